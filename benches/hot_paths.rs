@@ -9,7 +9,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use delivery::callback::signatures;
 use jiff::tz::TimeZone;
-use model::fair::{Fair, ServedTopic, TopicSelection};
+use model::fair::{Fair, LeaseTopicSelection, ServedTopic};
 use model::job::{Priority, TopicName};
 use model::rendezvous;
 use protocol::LocalClock;
@@ -69,7 +69,7 @@ fn plans(c: &mut Criterion) {
         let mut fair = Fair::new(1, topics.clone());
         fair.record_ready(0, [], topics.iter().map(|topic| (topic.name.clone(), 1000)));
         group.bench_with_input(BenchmarkId::new("64 of topics", count), &count, |b, _| {
-            b.iter(|| fair.plan(0, 64, 64, |_| None, TopicSelection::All));
+            b.iter(|| fair.plan(0, 64, 64, |_| None, LeaseTopicSelection::All));
         });
     }
     group.finish();

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use host::{HandOverMemory, Inherited};
+use host::{ChildInheritance, HandOverMemory};
 use mimalloc::MiMalloc;
 use model::slot::MASTER;
 
@@ -17,7 +17,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     host::use_small_pages();
-    match (HandOverMemory::take(), Inherited::take()) {
+    match (HandOverMemory::take(), ChildInheritance::take()) {
         (Ok(Some(handed_over)), _) => supervisor::resume(handed_over),
         (_, Ok(Some(inherited))) if inherited.slot == supervisor::PREFLIGHT => {
             supervisor::preflight(&inherited)

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use cli::{CallbackReceiver, CannedAnswer, ReceivedRequest};
+use cli::{CallbackReceiver, HandlerAnswer, ReceivedRequest};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::http::Http;
@@ -78,7 +78,7 @@ impl Meter {
                 there.0.whole.lock().unwrap().push((from, from + takes));
                 *there.0.done.lock().unwrap().entry(id.clone()).or_default() += 1;
             };
-            CannedAnswer { then: Some(Arc::new(then)), ..CannedAnswer::new(200, "ok").after(takes) }
+            HandlerAnswer { then: Some(Arc::new(then)), ..HandlerAnswer::new(200, "ok").after(takes) }
         };
         let receiver = CallbackReceiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
         format!("http://{}/hook", receiver.address)
@@ -333,8 +333,8 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&works);
     let sink = Sink::answering(move |_| match now.load(Ordering::SeqCst) {
-        true => CannedAnswer::new(200, "ok"),
-        false => CannedAnswer::new(500, "broken"),
+        true => HandlerAnswer::new(200, "ok"),
+        false => HandlerAnswer::new(500, "broken"),
     });
     (sink, works)
 }

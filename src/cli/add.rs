@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::api::{Api, part};
-use super::batch::{self, Fields};
+use super::batch::{self, JobFields};
 use super::due::DueOptions;
 use super::failure::Failure;
 use super::show::plain;
@@ -136,14 +136,14 @@ fn priority(text: &str) -> std::result::Result<JobPriority, String> {
 
 impl AddArguments {
     /// Returns all fields except the body.
-    fn fields(&self) -> Result<Fields> {
-        fn put(fields: &mut Fields, name: &str, value: Option<impl Serialize>) -> Result<()> {
+    fn fields(&self) -> Result<JobFields> {
+        fn put(fields: &mut JobFields, name: &str, value: Option<impl Serialize>) -> Result<()> {
             if let Some(value) = value {
                 fields.insert(name.to_owned(), to_raw_value(&value)?);
             }
             Ok(())
         }
-        let mut fields = Fields::new();
+        let mut fields = JobFields::new();
         put(&mut fields, "id", self.id.as_ref())?;
         put(&mut fields, "priority", self.priority.as_ref())?;
         put(&mut fields, "on_conflict", self.on_conflict.as_ref())?;

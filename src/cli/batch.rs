@@ -24,7 +24,7 @@ const CHUNK: (usize, usize) = (1000, 512 << 10);
 type NumberedLine = (u64, Box<RawValue>);
 
 /// The fields of a job that are sent, each with its JSON text.
-pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
+pub(super) type JobFields = BTreeMap<String, Box<RawValue>>;
 
 /// How many lines had each outcome.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -62,7 +62,7 @@ struct BatchAnswer {
 }
 
 /// Adds the jobs of a file. Returns whether all of them were stored.
-pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields) -> Result<bool> {
+pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &JobFields) -> Result<bool> {
     let (source, bytes): (Box<dyn BufRead>, u64) = match file {
         "-" => (Box::new(std::io::stdin().lock()), 0),
         name => {
@@ -71,7 +71,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
             (Box::new(BufReader::new(file)), bytes)
         }
     };
-    let mut batch = BatchAdd {
+    let mut batch = JobFileSender {
         api: Api::from_options(at)?,
         path: format!("/v1/topics/{}/jobs/batch", part(topic)),
         counts: BatchCounts::default(),
@@ -92,7 +92,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
     Ok(failed == 0)
 }
 
-struct BatchAdd {
+struct JobFileSender {
     api: Api,
     path: String,
     counts: BatchCounts,
@@ -100,8 +100,8 @@ struct BatchAdd {
     as_json: bool,
 }
 
-impl BatchAdd {
-    fn take(&mut self, mut source: Box<dyn BufRead>, defaults: &Fields) -> Result<()> {
+impl JobFileSender {
+    fn take(&mut self, mut source: Box<dyn BufRead>, defaults: &JobFields) -> Result<()> {
         let (mut lines, mut bytes, mut number) = (Vec::new(), 0, 0);
         let mut text = Vec::new();
         loop {
@@ -195,7 +195,7 @@ impl BatchAdd {
 
 /// Returns the job of a line. A field that the line does not have is taken from the defaults. If the line has a due
 /// time, the default due time is not used.
-fn line(text: &[u8], defaults: &Fields) -> Result<Box<RawValue>, serde_json::Error> {
+fn line(text: &[u8], defaults: &JobFields) -> Result<Box<RawValue>, serde_json::Error> {
     let UniqueFields(mut fields): UniqueFields<Box<RawValue>> = serde_json::from_slice(text)?;
     let says_when = fields.contains_key("delay") || fields.contains_key("run_at");
     for (name, value) in defaults {
@@ -216,7 +216,7 @@ mod tests {
     fn a_line_overrides_the_defaults_and_its_body_is_unchanged() {
         let delay = ("delay".to_owned(), to_raw_value("1h").unwrap());
         let low = ("priority".to_owned(), to_raw_value("low").unwrap());
-        let defaults = Fields::from([delay, low]);
+        let defaults = JobFields::from([delay, low]);
         let taken = |text: &str| line(text.as_bytes(), &defaults).unwrap().get().to_owned();
         let big = "{\"body\": {\"n\": 1.0000000000000000001e400}, \"run_at\": 5}\n";
         assert_eq!(taken(big), r#"{"body":{"n": 1.0000000000000000001e400},"priority":"low","run_at":5}"#);

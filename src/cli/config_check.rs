@@ -12,11 +12,11 @@ use model::settings::{Settings, StoreSettings};
 #[derive(Debug, clap::Args)]
 pub(super) struct ConfigArguments {
     #[command(subcommand)]
-    command: ConfigCheckCommand,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum ConfigCheckCommand {
+enum ConfigCommand {
     Check(ConfigCheckArguments),
 }
 
@@ -37,7 +37,7 @@ struct ConfigCheckArguments {
 
 /// Runs `dq config check`. Returns whether the file is good.
 pub(super) fn run(arguments: &ConfigArguments) -> Result<bool> {
-    let ConfigCheckCommand::Check(check) = &arguments.command;
+    let ConfigCommand::Check(check) = &arguments.command;
     match super::settings(&check.file) {
         Ok(settings) if check.json => println!("{}", object(&settings)),
         Ok(settings) => {

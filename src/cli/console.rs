@@ -30,7 +30,7 @@ pub(super) struct ConsoleArguments {
 enum ConsoleCommand {
     Password(Password),
     List(ListAccounts),
-    Remove(Remove),
+    Remove(RemoveAccount),
 }
 
 /// Make an account, or set its password; all sessions of the old password end
@@ -57,7 +57,7 @@ struct ListAccounts {}
 /// Remove an account: its owner can no longer sign in
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq console remove ann")]
-struct Remove {
+struct RemoveAccount {
     /// The name of the account
     name: String,
 }
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &ConsoleArguments) -> Result<()> {
                 false => print!("{}", table(&accounts)?),
             }
         }
-        ConsoleCommand::Remove(Remove { name }) => {
+        ConsoleCommand::Remove(RemoveAccount { name }) => {
             api.delete(&format!("/v1/accounts/{}", part(name)))?;
             match as_json {
                 true => json_line(&json!({"name": name, "outcome": "removed"}))?,

@@ -11,10 +11,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::api::Api;
 use super::exposition::{self, MetricSample};
 use super::failure::Failure;
-use super::spool::SpoolFill;
+use super::spool::SpoolUsage;
 use super::target::DaemonEndpoint;
 use host::{state_of, whole_status};
-use model::metrics::Lateness;
+use model::metrics::LatenessHistogram;
 use model::status::{DaemonStatus, Finding, ProcessState};
 
 /// How long the master may take to answer.
@@ -33,13 +33,13 @@ pub(super) struct DaemonSnapshot {
     /// The nodes. `None`: the daemon has not reported them.
     pub nodes: Option<Vec<Node>>,
     /// What waits in the spool of the daemon's host. `None`: there is no spool, or the daemon has not reported it.
-    pub spool: Option<SpoolFill>,
+    pub spool: Option<SpoolUsage>,
     /// Why a part of the snapshot is missing.
     #[serde(skip)]
     pub missing: Option<String>,
     /// How late the attempts of each topic began. Empty: the daemon has not reported it.
     #[serde(skip)]
-    pub lateness: BTreeMap<String, Lateness>,
+    pub lateness: BTreeMap<String, LatenessHistogram>,
     /// The samples of `/metrics`. Empty: the daemon has not reported them.
     #[serde(skip)]
     pub samples: Vec<MetricSample>,
@@ -80,7 +80,7 @@ impl TopicSnapshot {
     }
 }
 
-/// A range of lateness, and how many attempts began that late. See [`Lateness::from_ranges`].
+/// A range of lateness, and how many attempts began that late. See [`LatenessHistogram::from_ranges`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct LatenessRange {
     up_to_us: Option<u64>,
@@ -146,7 +146,7 @@ struct TopicSnapshotList {
 pub(super) struct Nodes {
     pub nodes: Vec<Node>,
     #[serde(default)]
-    pub spool: Option<SpoolFill>,
+    pub spool: Option<SpoolUsage>,
 }
 
 #[derive(Deserialize)]
@@ -218,8 +218,9 @@ impl DaemonSnapshot {
         self.samples = api.get("/metrics").map(|answer| exposition::read(&answer.text())).unwrap_or_default();
         for topic in &mut topics {
             let ranges = std::mem::take(&mut topic.lateness);
-            let late =
-                Lateness::from_ranges(ranges.into_iter().map(|range| (range.up_to_us, range.attempts)));
+            let late = LatenessHistogram::from_ranges(
+                ranges.into_iter().map(|range| (range.up_to_us, range.attempts)),
+            );
             topic.late_p50_ms = late.percentile_us(0.5).map(|us| us as f64 / 1000.0);
             topic.late_p99_ms = late.percentile_us(0.99).map(|us| us as f64 / 1000.0);
             self.lateness.insert(topic.topic.clone(), late);

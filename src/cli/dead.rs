@@ -163,19 +163,20 @@ struct DeadSelection {
 /// An operation on dead letters: the last part of its route in the API, the word for what was done (also the name of
 /// the count in the JSON), and the verb in the question to the user.
 #[derive(Debug, Clone, Copy)]
-struct DeadOperation {
+struct DeadOperationKind {
     route: &'static str,
     done: &'static str,
     question: &'static str,
 }
 
-const REDRIVE: DeadOperation =
-    DeadOperation { route: "redrive", done: "redriven", question: "deliver again" };
-const PURGE: DeadOperation = DeadOperation { route: "purge", done: "purged", question: "remove for good" };
+const REDRIVE: DeadOperationKind =
+    DeadOperationKind { route: "redrive", done: "redriven", question: "deliver again" };
+const PURGE: DeadOperationKind =
+    DeadOperationKind { route: "purge", done: "purged", question: "remove for good" };
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct DeadCounts {
+struct DeadOperationAnswer {
     matched: u64,
     redriven: u64,
     purged: u64,
@@ -205,13 +206,13 @@ pub(super) fn run(arguments: &DeadArguments) -> Result<bool> {
 fn run_operation(
     at: &TargetOptions,
     which: &DeadSelection,
-    operation: DeadOperation,
+    operation: DeadOperationKind,
     rate: Option<Rate>,
 ) -> Result<bool> {
     let api = Api::from_options(at)?;
     let mut named = BTreeSet::new();
     let ids: Vec<String> = which.ids.iter().filter(|id| named.insert(*id)).cloned().collect();
-    let DeadCounts { matched, more, away, .. } = count(&api, which, operation, &ids)?;
+    let DeadOperationAnswer { matched, more, away, .. } = count(&api, which, operation, &ids)?;
     if more {
         eprintln!("there are more dead letters than one request can look at: run this again afterwards");
     }
@@ -278,9 +279,14 @@ fn run_operation(
 
 /// Counts the dead letters that the operation would change. A request with ids looks at all of them, or fails. So its
 /// answer does not have `more` and `away`.
-fn count(api: &Api, which: &DeadSelection, operation: DeadOperation, ids: &[String]) -> Result<DeadCounts> {
+fn count(
+    api: &Api,
+    which: &DeadSelection,
+    operation: DeadOperationKind,
+    ids: &[String],
+) -> Result<DeadOperationAnswer> {
     let ask_for = |ids: &[String]| ask(api, which, operation, ids, None, Map::new(), true);
-    let mut all = DeadCounts::default();
+    let mut all = DeadOperationAnswer::default();
     if ids.is_empty() {
         return ask_for(ids);
     }
@@ -293,12 +299,12 @@ fn count(api: &Api, which: &DeadSelection, operation: DeadOperation, ids: &[Stri
 fn ask(
     api: &Api,
     which: &DeadSelection,
-    operation: DeadOperation,
+    operation: DeadOperationKind,
     ids: &[String],
     limit: Option<u64>,
     mut asked: Map<String, Value>,
     dry_run: bool,
-) -> Result<DeadCounts> {
+) -> Result<DeadOperationAnswer> {
     let filter = which.filter.fields();
     if !filter.is_empty() {
         asked.insert("filter".into(), Value::Object(filter));
@@ -319,7 +325,7 @@ fn ask(
 fn print_result(
     at: &TargetOptions,
     which: &DeadSelection,
-    operation: DeadOperation,
+    operation: DeadOperationKind,
     matched: u64,
     done: u64,
 ) -> Result<()> {
@@ -339,7 +345,7 @@ fn print_result(
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::super::receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
+    use super::super::receiver::{CallbackReceiver, HandlerAnswer, ReceivedRequest};
     use super::*;
 
     /// A stand-in for the daemon: a topic with `dead` dead letters, of which `stay` cannot be redriven.
@@ -356,7 +362,7 @@ mod tests {
                 false => body["limit"].as_u64().unwrap().min(matched).min(left.saturating_sub(stay)),
             };
             *left -= take;
-            CannedAnswer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
+            HandlerAnswer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
         };
         let receiver = CallbackReceiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
         (

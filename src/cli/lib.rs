@@ -67,7 +67,7 @@ use self::failure::Failure;
 use model::settings::Settings;
 
 pub use client::TcpClient;
-pub use receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
+pub use receiver::{CallbackReceiver, HandlerAnswer, ReceivedRequest};
 
 /// The command line of dq, the delay queue
 ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
+use super::receiver::{CallbackReceiver, HandlerAnswer, ReceivedRequest};
 use super::show::{plain, short_span};
 use delivery::callback::signatures;
 use model::topic::signing_key;
@@ -50,7 +50,7 @@ pub fn run(arguments: &ListenArguments) -> Result<()> {
     let (status, secrets) = (arguments.status, arguments.secrets.clone());
     let show = move |call: ReceivedRequest| {
         print!("{}", page(&call, &secrets));
-        CannedAnswer::new(status, "ok\n")
+        HandlerAnswer::new(status, "ok\n")
     };
     let receiver = CallbackReceiver::start(arguments.listen, Arc::new(show))
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;

@@ -68,7 +68,7 @@ struct NamedStore {
 
 /// The contents of a store or of a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Contents {
+struct JobAndRecordCounts {
     pending: u64,
     dead: u64,
     /// How many ids have records.
@@ -96,7 +96,7 @@ impl NamedStore {
     }
 
     /// Returns the contents of each topic that is not empty.
-    fn contents(&mut self) -> Result<Vec<(TopicName, Contents)>> {
+    fn contents(&mut self) -> Result<Vec<(TopicName, JobAndRecordCounts)>> {
         let mut contents = Vec::new();
         for counts in self.counts()? {
             let mut records = 0;
@@ -104,8 +104,8 @@ impl NamedStore {
                 records += ids.len() as u64;
                 Ok(())
             })?;
-            let of_topic = Contents { pending: counts.pending(), dead: counts.dead, records };
-            if of_topic != Contents::default() {
+            let of_topic = JobAndRecordCounts { pending: counts.pending(), dead: counts.dead, records };
+            if of_topic != JobAndRecordCounts::default() {
                 contents.push((counts.topic, of_topic));
             }
         }
@@ -220,7 +220,7 @@ fn check_spool(settings: &Settings) -> Result<()> {
 }
 
 /// What was moved from each topic, and what was copied from the registry.
-type MoveTotals = (Vec<(TopicName, Contents)>, Option<CopySummary>);
+type MoveTotals = (Vec<(TopicName, JobAndRecordCounts)>, Option<CopySummary>);
 
 /// Moves what is not moved yet. Returns what was moved, or `None` if an earlier run has moved everything.
 fn move_jobs(
@@ -264,7 +264,7 @@ fn move_jobs(
 fn check_empty(to: &mut NamedStore) -> Result<()> {
     let contents = to.contents()?;
     if let Some((topic, some)) = contents.first() {
-        let Contents { pending, dead, records } = some;
+        let JobAndRecordCounts { pending, dead, records } = some;
         bail!(
             "the store {} is not empty: topic {topic} has {pending} jobs, {dead} dead letters and records of {records} jobs. A store \
              that gets jobs must be empty (docs/MOVE.md)",
@@ -310,13 +310,13 @@ fn copy(from: &mut NamedStore, to: &mut NamedStore) -> Result<()> {
 }
 
 /// Fails if something of the old store is missing in the new store.
-fn compare(old: &[(TopicName, Contents)], new: &[(TopicName, Contents)]) -> Result<()> {
+fn compare(old: &[(TopicName, JobAndRecordCounts)], new: &[(TopicName, JobAndRecordCounts)]) -> Result<()> {
     let lacks =
         old.iter().find(|one| !new.contains(one)).or_else(|| new.iter().find(|one| !old.contains(one)));
     let Some((topic, _)) = lacks else { return Ok(()) };
-    let of = |all: &[(TopicName, Contents)]| {
+    let of = |all: &[(TopicName, JobAndRecordCounts)]| {
         let found = all.iter().find(|(name, _)| name == topic).map(|(_, contents)| *contents);
-        let Contents { pending, dead, records } = found.unwrap_or_default();
+        let JobAndRecordCounts { pending, dead, records } = found.unwrap_or_default();
         format!("{pending} jobs, {dead} dead letters and records of {records} jobs")
     };
     bail!(
@@ -352,11 +352,11 @@ fn give_up(from: &mut NamedStore, to: &mut NamedStore) -> Result<()> {
 
 fn print_summary(
     arguments: &MoveStoreArguments,
-    contents: &[(TopicName, Contents)],
+    contents: &[(TopicName, JobAndRecordCounts)],
     copied: Option<&CopySummary>,
     to: &str,
 ) -> Result<()> {
-    let sum = |of: fn(&Contents) -> u64| contents.iter().map(|(_, one)| of(one)).sum::<u64>();
+    let sum = |of: fn(&JobAndRecordCounts) -> u64| contents.iter().map(|(_, one)| of(one)).sum::<u64>();
     let (jobs, dead, records) = (sum(|c| c.pending), sum(|c| c.dead), sum(|c| c.records));
     let topics = contents.len();
     if arguments.json {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::daemon_snapshot::Node;
 use super::show::{Table, TerminalColour, paint};
-use super::spool::SpoolFill;
+use super::spool::SpoolUsage;
 
 /// A node, as a row of the table and as JSON.
 #[derive(Debug, Serialize)]
@@ -68,12 +68,12 @@ pub(super) struct JobCounts {
 }
 
 /// Returns the table of the nodes that a daemon reports, and the line about its spool.
-pub(super) fn table_with_spool(nodes: &[Node], spool: Option<SpoolFill>) -> String {
+pub(super) fn table_with_spool(nodes: &[Node], spool: Option<SpoolUsage>) -> String {
     table(&nodes.iter().map(NodeRow::from).collect::<Vec<_>>()) + &waiting(spool)
 }
 
 /// Returns the line about what waits for the nodes. Empty: nothing waits.
-pub(super) fn waiting(spool: Option<SpoolFill>) -> String {
+pub(super) fn waiting(spool: Option<SpoolUsage>) -> String {
     let line = spool.and_then(|spool| spool.line());
     line.map_or_else(String::new, |line| paint(&line, TerminalColour::Yellow) + "\n")
 }

@@ -14,10 +14,10 @@ use super::failure::Failure;
 use super::node_table::{JobCounts, NodeRow, table, waiting};
 use super::shared_registry::registry_on;
 use super::show::plain;
-use super::spool::SpoolFill;
+use super::spool::SpoolUsage;
 use super::target::TargetOptions;
 use model::settings::Settings;
-use store::{self, Lanes, MoveProgress, MoveRequest, MoveSummary, ServerQuery, Store, StoreError};
+use store::{self, Lanes, MoveProgress, MoveSummary, ServerQuery, SetChangeRequest, Store, StoreError};
 
 /// How often the progress of a move is printed if stderr is not a terminal.
 const LINE_EACH: Duration = Duration::from_secs(5);
@@ -149,7 +149,7 @@ fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
 }
 
 /// Asks the nodes themselves, and reads the spool of this host.
-fn rows(config: &Path) -> Result<(Vec<NodeRow>, Option<SpoolFill>)> {
+fn rows(config: &Path) -> Result<(Vec<NodeRow>, Option<SpoolUsage>)> {
     let (settings, lanes) = open(config)?;
     let mut rows = Vec::new();
     for (lane, state) in lanes.nodes().into_iter().enumerate() {
@@ -178,7 +178,7 @@ fn rows(config: &Path) -> Result<(Vec<NodeRow>, Option<SpoolFill>)> {
     }
     // The spool belongs to no node, and its file may belong to another user. So the nodes are shown even if the spool
     // cannot be read.
-    let spool = SpoolFill::of_host(&settings.store);
+    let spool = SpoolUsage::of_host(&settings.store);
     Ok((rows, spool.inspect_err(|e| eprintln!("the spool cannot be read: {e}")).ok().flatten()))
 }
 
@@ -214,11 +214,11 @@ fn move_jobs(arguments: &Move, settings: &Settings, lanes: &Lanes) -> Result<()>
     let Some(nodes) = lanes.redis() else { bail!("store.backend is \"embedded\", which has no nodes") };
     let Move { add, empty, adopt, dry_run, yes } = arguments;
     add.iter().chain(empty).chain(adopt).try_for_each(|name| is_known(lanes, name))?;
-    let ask = MoveRequest {
+    let ask = SetChangeRequest {
         add: add.clone(),
         empty: empty.clone(),
         adopt: adopt.clone(),
-        ..MoveRequest::default()
+        ..SetChangeRequest::default()
     };
     let Some(ahead) = nodes.preview_move(&ask)? else {
         println!("nothing is to be done: all nodes have the same set, and no job has to be moved");
@@ -348,7 +348,7 @@ fn forget(arguments: &ForgetNode, lanes: &Lanes) -> Result<()> {
     if let Some(state) = lane.map(|lane| &states[lane])
         && state.answers
     {
-        let ask = MoveRequest { empty: vec![name.clone()], ..MoveRequest::default() };
+        let ask = SetChangeRequest { empty: vec![name.clone()], ..SetChangeRequest::default() };
         let jobs = nodes.jobs_of(name)?;
         if jobs > 0 {
             bail!(

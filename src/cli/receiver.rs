@@ -44,7 +44,7 @@ impl ReceivedRequest {
 
 /// An answer to a request.
 #[derive(Clone)]
-pub struct CannedAnswer {
+pub struct HandlerAnswer {
     /// The status.
     pub status: u16,
     /// The body.
@@ -57,21 +57,27 @@ pub struct CannedAnswer {
     pub then: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-impl CannedAnswer {
+impl HandlerAnswer {
     /// Returns an answer without delay.
-    pub fn new(status: u16, body: &str) -> CannedAnswer {
-        CannedAnswer { status, body: body.to_owned(), headers: Vec::new(), after: Duration::ZERO, then: None }
+    pub fn new(status: u16, body: &str) -> HandlerAnswer {
+        HandlerAnswer {
+            status,
+            body: body.to_owned(),
+            headers: Vec::new(),
+            after: Duration::ZERO,
+            then: None,
+        }
     }
 
     /// Returns the answer with one more header.
-    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> CannedAnswer {
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> HandlerAnswer {
         self.headers.push((name, value.into()));
         self
     }
 
     /// Returns the answer with this delay.
-    pub fn after(self, after: Duration) -> CannedAnswer {
-        CannedAnswer { after, ..self }
+    pub fn after(self, after: Duration) -> HandlerAnswer {
+        HandlerAnswer { after, ..self }
     }
 }
 
@@ -83,7 +89,7 @@ pub struct CallbackReceiver {
 }
 
 /// How a receiver answers a call.
-pub type Handler = Arc<dyn Fn(ReceivedRequest) -> CannedAnswer + Send + Sync>;
+pub type Handler = Arc<dyn Fn(ReceivedRequest) -> HandlerAnswer + Send + Sync>;
 
 impl CallbackReceiver {
     /// Starts a receiver on its own thread. Port 0 means any free port.

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::show::span;
 use host::now_ms;
 use model::settings::StoreSettings;
-use role::SpoolReader;
+use role::SpoolStateReader;
 
 /// How full a spool is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SpoolFill {
+pub(super) struct SpoolUsage {
     /// How many changes wait.
     pub entries: u64,
     pub bytes: u64,
@@ -18,16 +18,16 @@ pub(super) struct SpoolFill {
     pub oldest_ms: Option<i64>,
 }
 
-impl SpoolFill {
+impl SpoolUsage {
     /// Reads from the file how full the spool of this host is. `None`: there is no spool. Does not create the file.
-    pub(super) fn of_host(store: &StoreSettings) -> store::Result<Option<SpoolFill>> {
-        let Some(mut reader) = SpoolReader::new(store).filter(|reader| reader.settings().path.exists())
+    pub(super) fn of_host(store: &StoreSettings) -> store::Result<Option<SpoolUsage>> {
+        let Some(mut reader) = SpoolStateReader::new(store).filter(|reader| reader.settings().path.exists())
         else {
             return Ok(None);
         };
         let state = reader.read()?;
         let max_bytes = reader.settings().bytes as u64;
-        Ok(Some(SpoolFill {
+        Ok(Some(SpoolUsage {
             entries: state.entries,
             bytes: state.bytes,
             max_bytes,
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_line_reports_what_waits_and_an_empty_spool_has_no_line() {
-        let mut fill = SpoolFill { max_bytes: 256 << 20, ..SpoolFill::default() };
+        let mut fill = SpoolUsage { max_bytes: 256 << 20, ..SpoolUsage::default() };
         assert_eq!(fill.line_at(0), None);
         (fill.entries, fill.bytes, fill.oldest_ms) = (1204, 3 << 19, Some(1000));
         let line = fill.line_at(66_000).unwrap();

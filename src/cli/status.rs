@@ -148,9 +148,9 @@ pub(super) fn word(value: &impl serde::Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::daemon_snapshot::Node;
-    use super::super::spool::SpoolFill;
+    use super::super::spool::SpoolUsage;
     use super::*;
-    use model::status::{Finding, Renewal, UnexpectedEnd};
+    use model::status::{Finding, Renewal, UnexpectedExit};
 
     #[test]
     fn the_table_tells_what_an_operator_looks_for() {
@@ -162,7 +162,7 @@ mod tests {
             started_ms: Some(4_000),
             overdue_ms: 0,
             restarts: 2,
-            last_end: Some(UnexpectedEnd { at_ms: 5_000, reason: "was ended by SIGKILL".into() }),
+            last_end: Some(UnexpectedExit { at_ms: 5_000, reason: "was ended by SIGKILL".into() }),
             memory_bytes: Some(3 << 20),
             cpu_ms: Some(120),
         };
@@ -235,7 +235,7 @@ mod tests {
             Some(vec![Node { name: "r1".into(), detail: Some("refused".into()), ..Node::default() }]);
         assert!(stored(&snapshot).contains("r1    down"), "{}", stored(&snapshot));
         let (entries, oldest_ms) = (7, Some(0));
-        snapshot.spool = Some(SpoolFill { entries, oldest_ms, ..SpoolFill::default() });
+        snapshot.spool = Some(SpoolUsage { entries, oldest_ms, ..SpoolUsage::default() });
         assert!(stored(&snapshot).contains("spool: 7 changes wait"), "{}", stored(&snapshot));
         // In JSON, the fields of the status stay at the top level.
         let json = serde_json::to_value(&snapshot).unwrap();

@@ -13,7 +13,7 @@ pub(super) struct DocumentedKey {
 }
 
 /// A table of `conf/dq.toml`.
-pub(super) struct Section {
+pub(super) struct DocumentedTable {
     /// The path of the table, such as `alert.smtp`. Empty: this section has the keys before the first table.
     pub path: String,
     /// Whether there may be several such tables.
@@ -44,9 +44,13 @@ fn sentence(comment: &str) -> String {
 }
 
 /// Reads `conf/dq.toml`.
-pub(super) fn sections() -> Vec<Section> {
-    let section =
-        |path: &str, is_list, about| Section { path: path.to_owned(), is_list, about, keys: Vec::new() };
+pub(super) fn sections() -> Vec<DocumentedTable> {
+    let section = |path: &str, is_list, about| DocumentedTable {
+        path: path.to_owned(),
+        is_list,
+        about,
+        keys: Vec::new(),
+    };
     let mut all = vec![section("", false, Vec::new())];
     let mut at = 0;
     let mut comments: Vec<String> = Vec::new();

@@ -43,7 +43,7 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
     let mut seen = HashSet::new();
     let mut nodes = Vec::new();
     for (i, raw) in raw.node.into_iter().enumerate() {
-        let written = NodeEntry { at: format!("store.node[{i}]"), raw, base };
+        let written = NodeValidator { at: format!("store.node[{i}]"), raw, base };
         if !written.raw.name.is_empty() && !seen.insert(written.raw.name.clone()) {
             let problem = format!("{:?} is already the name of another node", written.raw.name);
             return Err(written.wrong("name", problem));
@@ -168,13 +168,13 @@ fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
 }
 
 /// A node as the file describes it, and its place in the file.
-struct NodeEntry<'a> {
+struct NodeValidator<'a> {
     at: String,
     raw: raw::Node,
     base: &'a Path,
 }
 
-impl NodeEntry<'_> {
+impl NodeValidator<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.at)
     }

@@ -36,7 +36,7 @@ pub(super) fn server(
     has_registry: bool,
     base: &Path,
 ) -> Result<ServerSettings, ConfigError> {
-    let port = PortSetting { name: "server", example: "127.0.0.1:6789" };
+    let port = PortValidator { name: "server", example: "127.0.0.1:6789" };
     let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     let (max_connections, max_connections_per_source) =
         port.connections(raw.max_connections, raw.max_connections_per_source)?;
@@ -57,7 +57,7 @@ pub(super) fn server(
 }
 
 pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<HttpSettings, ConfigError> {
-    let port = PortSetting { name: "http", example: "127.0.0.1:8088" };
+    let port = PortValidator { name: "http", example: "127.0.0.1:8088" };
     let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     let tls = certificate(
         ConfiguredFile { key: "http.tls.cert", file: &raw.tls.cert },
@@ -84,7 +84,7 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
 
 /// Checks the port for clients of gmq-redis. `http`: the address of the API, whose process serves this port too.
 pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings, ConfigError> {
-    let port = PortSetting { name: "gmq", example: "127.0.0.1:9503" };
+    let port = PortValidator { name: "gmq", example: "127.0.0.1:9503" };
     let (listen, allow) = port.check_without_login("gmq-redis", &raw.listen, &raw.allow, http)?;
     let (max_connections, max_connections_per_source) =
         port.connections(raw.max_connections, raw.max_connections_per_source)?;
@@ -106,7 +106,7 @@ pub(super) fn beanstalk(
     server: &ServerSettings,
     has_registry: bool,
 ) -> Result<BeanstalkSettings, ConfigError> {
-    let port = PortSetting { name: "beanstalk", example: "127.0.0.1:11300" };
+    let port = PortValidator { name: "beanstalk", example: "127.0.0.1:11300" };
     let (listen, allow) = port.check_without_login("beanstalkd", &raw.listen, &raw.allow, http)?;
     let (max_connections, max_connections_per_source) =
         port.connections(raw.max_connections, raw.max_connections_per_source)?;
@@ -174,12 +174,12 @@ fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<O
 }
 
 /// A port.
-struct PortSetting {
+struct PortValidator {
     name: &'static str,
     example: &'static str,
 }
 
-impl PortSetting {
+impl PortValidator {
     fn wrong<T>(&self, key: &str, problem: String) -> Result<T, ConfigError> {
         Err(ConfigError::key(format!("{}.{key}", self.name), problem))
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub(super) use super::raw_foreign::{Beanstalk, Gmq};
 use super::units::{ByteCount, ConfigDuration};
 use model::record::RECORDS_MAX;
-use model::settings::Guard;
+use model::settings::GuardLevel;
 use model::settings::{LogFormat, LogSettings};
 use model::strict_json::{StrictValue, UniqueFields};
 use model::topic::Rate;
@@ -152,7 +152,7 @@ pub(super) struct Registry {
 pub(super) struct Callback {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    pub guard: Guard,
+    pub guard: GuardLevel,
     pub allow: Vec<String>,
     pub ca_file: String,
     pub cert_file: String,
@@ -312,7 +312,7 @@ impl Default for Callback {
     fn default() -> Callback {
         Callback {
             max_attempts: None,
-            guard: Guard::Metadata,
+            guard: GuardLevel::Metadata,
             allow: Vec::new(),
             ca_file: String::new(),
             cert_file: String::new(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::commented_file::{DocumentedKey, Section, sections};
+use super::commented_file::{DocumentedKey, DocumentedTable, sections};
 use super::raw::{AlertWebhook, CallbackHost, Node};
 use super::{ConfigError, RegistrySettings, Settings, check, defaults, shown_keys};
 use model::settings::refused_store_change;
@@ -20,7 +20,7 @@ const WIDTH: usize = 120;
 const REDIS: &str = "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
 
 /// Sets a key of a configuration. A key of a list of tables is set in its first table.
-fn set(table: &mut Table, section: &Section, name: &str, value: Value) {
+fn set(table: &mut Table, section: &DocumentedTable, name: &str, value: Value) {
     let mut target = table;
     let mut parts = section.path.split('.').filter(|part| !part.is_empty()).peekable();
     while let Some(part) = parts.next() {
@@ -38,7 +38,7 @@ fn set(table: &mut Table, section: &Section, name: &str, value: Value) {
 }
 
 /// Checks a configuration in which one value is changed.
-fn with(base: &str, section: &Section, name: &str, value: Value) -> Result<Settings, ConfigError> {
+fn with(base: &str, section: &DocumentedTable, name: &str, value: Value) -> Result<Settings, ConfigError> {
     let mut table: Table = base.parse().unwrap();
     set(&mut table, section, name, value);
     let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());
@@ -46,7 +46,7 @@ fn with(base: &str, section: &Section, name: &str, value: Value) -> Result<Setti
 }
 
 /// Returns the type of a key in words. The function gets this type from the error about a value of a wrong type.
-fn type_of(section: &Section, key: &DocumentedKey) -> String {
+fn type_of(section: &DocumentedTable, key: &DocumentedKey) -> String {
     if key.value.is_table() {
         return "a table".to_owned();
     }
@@ -66,7 +66,7 @@ fn type_of(section: &Section, key: &DocumentedKey) -> String {
 }
 
 /// Returns the bounds of a key. The function gets these bounds from the error about a value that is too large.
-fn bounds(section: &Section, key: &DocumentedKey, kind: &str) -> Option<String> {
+fn bounds(section: &DocumentedTable, key: &DocumentedKey, kind: &str) -> Option<String> {
     let largest = match kind {
         "number" if key.name != "port" => Value::Integer(4_000_000_000),
         "duration" => Value::String("1000years".to_owned()),
@@ -83,7 +83,7 @@ fn bounds(section: &Section, key: &DocumentedKey, kind: &str) -> Option<String> 
 }
 
 /// Returns whether a reload refuses a changed value of this key.
-fn is_fixed(section: &Section, key: &DocumentedKey) -> bool {
+fn is_fixed(section: &DocumentedTable, key: &DocumentedKey) -> bool {
     if section.path.is_empty() && key.name == "run_dir" {
         return true;
     }
@@ -104,7 +104,7 @@ fn is_fixed(section: &Section, key: &DocumentedKey) -> bool {
 }
 
 /// Returns the variable of the environment that overrides a key.
-fn variable(section: &Section, key: &DocumentedKey) -> Option<String> {
+fn variable(section: &DocumentedTable, key: &DocumentedKey) -> Option<String> {
     let is_nested = section.path.contains('.') || section.is_list;
     let known = shown_keys();
     let table = if section.path.is_empty() {
@@ -174,7 +174,7 @@ fn wrapped(text: &str, indent: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-fn entry(section: &Section, key: &DocumentedKey) -> String {
+fn entry(section: &DocumentedTable, key: &DocumentedKey) -> String {
     let path =
         if section.path.is_empty() { key.name.clone() } else { format!("{}.{}", section.path, key.name) };
     let kind = type_of(section, key);
@@ -191,7 +191,7 @@ fn entry(section: &Section, key: &DocumentedKey) -> String {
     format!("{}\n{}\n", wrapped(&facts.join(" · "), ""), prose(&key.about))
 }
 
-fn defaults_of(section: &Section) -> Option<Table> {
+fn defaults_of(section: &DocumentedTable) -> Option<Table> {
     section
         .path
         .split('.')

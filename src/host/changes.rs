@@ -49,16 +49,16 @@ fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
 /// A watch on the folders of a file: its own folder, the folder of each link on its path, and the folders to which
 /// these links lead.
 #[derive(Debug)]
-pub struct Changes {
+pub struct FileWatcher {
     inotify: Inotify,
     path: PathBuf,
 }
 
-impl Changes {
+impl FileWatcher {
     /// Watches the file from now on.
-    pub fn new(path: &Path) -> io::Result<Changes> {
+    pub fn new(path: &Path) -> io::Result<FileWatcher> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let changes = Changes { inotify, path: std::path::absolute(path)? };
+        let changes = FileWatcher { inotify, path: std::path::absolute(path)? };
         changes.watch()?;
         Ok(changes)
     }
@@ -102,7 +102,7 @@ impl Changes {
     }
 }
 
-impl AsFd for Changes {
+impl AsFd for FileWatcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
@@ -128,7 +128,7 @@ mod tests {
         fs::create_dir(dir.path().join("conf")).unwrap();
         let path = dir.path().join("conf/dq.toml");
         symlink("../data/dq.toml", &path).unwrap();
-        let mut changes = Changes::new(&path).unwrap();
+        let mut changes = FileWatcher::new(&path).unwrap();
         assert!(!changes.take().unwrap());
         fs::write(a.join("dq.toml"), "x").unwrap();
         assert!(changes.take().unwrap(), "written where the link leads");
@@ -139,7 +139,7 @@ mod tests {
 
         // The symbolic link is changed to another folder. Then that folder is removed and made again.
         let path = dir.path().join("data/dq.toml");
-        let mut changes = Changes::new(&path).unwrap();
+        let mut changes = FileWatcher::new(&path).unwrap();
         symlink(&b, dir.path().join("next")).unwrap();
         fs::rename(dir.path().join("next"), dir.path().join("data")).unwrap();
         assert!(changes.take().unwrap(), "led elsewhere");

@@ -30,7 +30,7 @@ const LINK: &str = "link";
 
 /// What the master handed down to this process.
 #[derive(Debug)]
-pub struct Inherited {
+pub struct ChildInheritance {
     /// The slot's name.
     pub slot: String,
     /// The settings, as the master sealed them.
@@ -41,7 +41,7 @@ pub struct Inherited {
     pub sockets: HashMap<String, OwnedFd>,
 }
 
-impl Inherited {
+impl ChildInheritance {
     /// Returns what [`super::Spawn`] gives to every child: the settings and the child's end of the link, with their
     /// names.
     pub fn own<'a>(settings: BorrowedFd<'a>, link: BorrowedFd<'a>) -> [(String, BorrowedFd<'a>); 2] {
@@ -50,7 +50,7 @@ impl Inherited {
 
     /// Takes what was handed down. None: this process is not a child of dq-master. Call this function once, before
     /// anything else opens a descriptor.
-    pub fn take() -> io::Result<Option<Inherited>> {
+    pub fn take() -> io::Result<Option<ChildInheritance>> {
         let (Ok(slot), Ok(names)) = (std::env::var(SLOT), std::env::var(FDS)) else { return Ok(None) };
         let mut sockets = HashMap::new();
         for (name, number) in names.split(':').zip(FIRST_FD..) {
@@ -66,6 +66,6 @@ impl Inherited {
         };
         let settings = super::sealed::read_shared(&File::from(own(SETTINGS)?))?;
         let link = Link::from_fd(own(LINK)?);
-        Ok(Some(Inherited { slot, settings, link, sockets }))
+        Ok(Some(ChildInheritance { slot, settings, link, sockets }))
     }
 }

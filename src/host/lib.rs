@@ -4,7 +4,7 @@
 //! This crate owns all code of dq that talks to the kernel about processes, and most of the `unsafe` code. It knows
 //! nothing about jobs or topics, and it contains no policy: it does not decide which process starts or ends.
 //!
-//! Begin with [`spawn`](Spawn) (how the master starts a child) and [`Inherited`] (what the child gets).
+//! Begin with [`spawn`](Spawn) (how the master starts a child) and [`ChildInheritance`] (what the child gets).
 
 mod ask;
 mod changes;
@@ -26,9 +26,9 @@ mod usage;
 mod used_file;
 
 pub use ask::{AskError, ask_master, findings, whole_status};
-pub use changes::Changes;
+pub use changes::FileWatcher;
 pub use exec::{HandOverMemory, in_place as exec_in_place, unblock_signals};
-pub use inherit::Inherited;
+pub use inherit::ChildInheritance;
 pub use link::{Link, Received, ToChild, ToMaster};
 pub use lock::{RunDirError, RunDirLock, has_lock, is_run_dir_taken, make_folder_in_run_dir};
 pub use logs::{reopen as reopen_logs, start as start_logs};

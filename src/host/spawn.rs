@@ -38,7 +38,7 @@ pub struct Spawn<'a> {
     /// The name of the child's slot. It is also `argv[0]`. The child learns its role from this name.
     pub name: String,
     /// The descriptors that the child inherits, in addition to stdin (empty), stdout and stderr. The child finds them
-    /// by these names in [`super::Inherited`].
+    /// by these names in [`super::ChildInheritance`].
     pub descriptors: Vec<(String, BorrowedFd<'a>)>,
 }
 
@@ -116,8 +116,8 @@ fn mark_close_on_exec(first: RawFd) -> Result<(), Errno> {
 }
 
 /// Does the same with one call for each descriptor, for older kernels, and for containers whose filter of system calls
-/// does not know the faster call. dq opens each descriptor with this mark, so only those that it got from its own parent
-/// matter. Those have low numbers.
+/// does not know the faster call. dq opens each descriptor with this mark, so only those that it got from its own
+/// parent matter. Those have low numbers.
 fn mark_each_close_on_exec(first: RawFd) -> Result<(), Errno> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     for fd in first..limit.min(INHERITED_MAX) as RawFd {

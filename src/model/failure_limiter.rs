@@ -49,7 +49,7 @@ impl fmt::Display for ClientSource {
 
 /// How a wrong token or password counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureVerdict {
+pub enum FailureLimiterVerdict {
     /// The source has not exceeded its number of allowed failures.
     Counted,
     /// The source had too many failures. The source is blocked until this time.
@@ -101,7 +101,7 @@ impl<K: FailureKey> FailureLimiter<K> {
     }
 
     /// Counts a wrong token or a wrong password.
-    pub fn record_failure(&mut self, from: K, now: Instant) -> FailureVerdict {
+    pub fn record_failure(&mut self, from: K, now: Instant) -> FailureLimiterVerdict {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
         if self.counts.len() >= REMEMBERED && !self.counts.contains_key(&from) {
             self.counts.retain(|_, (since, _)| !is_over(*since));
@@ -113,8 +113,8 @@ impl<K: FailureKey> FailureLimiter<K> {
         }
         entry.1 = entry.1.saturating_add(1);
         match entry.1 {
-            n if n <= self.most => FailureVerdict::Counted,
-            _ => FailureVerdict::TooMany(entry.0 + WINDOW),
+            n if n <= self.most => FailureLimiterVerdict::Counted,
+            _ => FailureLimiterVerdict::TooMany(entry.0 + WINDOW),
         }
     }
 }
@@ -128,16 +128,22 @@ mod tests {
         let (mut failures, now) = (FailureLimiter::<ClientSource>::default(), Instant::now());
         let from = ClientSource::address("::ffff:10.0.0.1".parse().unwrap());
         assert_eq!(from, ClientSource::address("10.0.0.1".parse().unwrap()));
-        assert_eq!(failures.record_failure(from, now), FailureVerdict::Counted);
+        assert_eq!(failures.record_failure(from, now), FailureLimiterVerdict::Counted);
         for _ in 1..10 {
-            assert_eq!(failures.record_failure(from, now + Duration::from_secs(1)), FailureVerdict::Counted);
+            assert_eq!(
+                failures.record_failure(from, now + Duration::from_secs(1)),
+                FailureLimiterVerdict::Counted
+            );
         }
         assert_eq!(failures.blocked_until(from, now + WINDOW / 2), Some(now + WINDOW));
-        assert_eq!(failures.record_failure(from, now + WINDOW / 2), FailureVerdict::TooMany(now + WINDOW));
+        assert_eq!(
+            failures.record_failure(from, now + WINDOW / 2),
+            FailureLimiterVerdict::TooMany(now + WINDOW)
+        );
         assert_eq!(failures.blocked_until(from, now + WINDOW), None);
         assert_eq!(failures.blocked_until(ClientSource::User(3), now), None);
-        assert_eq!(failures.record_failure(ClientSource::User(3), now), FailureVerdict::Counted);
-        assert_eq!(failures.record_failure(from, now + WINDOW), FailureVerdict::Counted);
+        assert_eq!(failures.record_failure(ClientSource::User(3), now), FailureLimiterVerdict::Counted);
+        assert_eq!(failures.record_failure(from, now + WINDOW), FailureLimiterVerdict::Counted);
         let of = |text: &str| ClientSource::address(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
@@ -150,12 +156,18 @@ mod tests {
             failures.record_failure(ClientSource::User(uid), now);
         }
         assert_eq!(failures.counts.len(), REMEMBERED + 1);
-        assert!(matches!(failures.record_failure(ClientSource::User(9999), now), FailureVerdict::TooMany(_)));
+        assert!(matches!(
+            failures.record_failure(ClientSource::User(9999), now),
+            FailureLimiterVerdict::TooMany(_)
+        ));
         assert!(
             failures.blocked_until(ClientSource::User(9998), now).is_some()
                 && failures.blocked_until(ClientSource::User(1), now).is_none()
         );
-        assert_eq!(failures.record_failure(ClientSource::User(9999), now + WINDOW), FailureVerdict::Counted);
+        assert_eq!(
+            failures.record_failure(ClientSource::User(9999), now + WINDOW),
+            FailureLimiterVerdict::Counted
+        );
         assert_eq!(failures.counts.len(), 1);
     }
 }

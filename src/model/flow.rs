@@ -130,7 +130,7 @@ pub enum CircuitChange {
 
 /// What a process knows of failing receivers: their failures, and the circuits that are open.
 #[derive(Debug, Default)]
-pub struct ReceiverFailures(HashMap<TopicName, FailureRun>);
+pub struct CircuitTable(HashMap<TopicName, FailureRun>);
 
 #[derive(Debug, Default)]
 struct FailureRun {
@@ -142,7 +142,7 @@ struct FailureRun {
     opened_at: Option<Instant>,
 }
 
-impl ReceiverFailures {
+impl CircuitTable {
     /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
     /// (What happens to the job does not matter here.) `probe`: if the callback was the probe, the number of times that
     /// the circuit had been opened in a row.
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_open_and_a_probe_decides() {
-        let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(3));
+        let (mut seen, now, topic) = (CircuitTable::default(), Instant::now(), topic(3));
         let at = |s| now + Duration::from_secs(s);
         let open = |s, opens| Some(CircuitChange::Open { pause: Duration::from_secs(s), opens });
         for failed in [true, true, false, true, true] {
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_circuit_opened_elsewhere_resets_failures_and_opens_again() {
-        let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(2));
+        let (mut seen, now, topic) = (CircuitTable::default(), Instant::now(), topic(2));
         let at = |s| now + Duration::from_secs(s);
         assert_eq!(seen.record_end(&topic, None, true, now, now), None);
         seen.record_open(&topic.name, at(1));
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_disabled_breaker_opens_nothing_and_closes_an_open_circuit() {
-        let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(0));
+        let (mut seen, now, topic) = (CircuitTable::default(), Instant::now(), topic(0));
         assert!((0..99).all(|_| seen.record_end(&topic, None, true, now, now).is_none()));
         assert_eq!(seen.record_end(&topic, Some(3), true, now, now), Some(CircuitChange::Close));
     }

@@ -9,12 +9,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::Uri;
 use ipnet::IpNet;
 
-use crate::settings::{CallbackSettings, Guard};
+use crate::settings::{CallbackSettings, GuardLevel};
 
 /// The rules of the guard: which addresses are denied.
 #[derive(Debug, Clone)]
 pub struct GuardRules {
-    guard: Guard,
+    guard: GuardLevel,
     allow: Vec<IpNet>,
 }
 
@@ -58,7 +58,7 @@ impl GuardRules {
             IpAddr::V4(v4) => (never_v4(v4), private_v4(v4)),
             IpAddr::V6(v6) => (never_v6(v6), private_v6(v6)),
         };
-        never.or(private.filter(|_| self.guard == Guard::Strict))
+        never.or(private.filter(|_| self.guard == GuardLevel::Strict))
     }
 
     /// Returns why a URL whose host is an address must not be called. None: the URL may be called, or its host is a
@@ -196,7 +196,7 @@ fn private_v6(a: Ipv6Addr) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn denied(guard: Guard, allow: &[&str], address: &str) -> bool {
+    fn denied(guard: GuardLevel, allow: &[&str], address: &str) -> bool {
         let allow = allow.iter().map(|a| a.parse().unwrap()).collect();
         GuardRules { guard, allow }.denies(address.parse().unwrap()).is_some()
     }
@@ -247,7 +247,7 @@ mod tests {
             "2606:4700::200:5efe:169.254.169.254",
         ];
         for address in never.iter().chain(&hidden) {
-            assert!(denied(Guard::Metadata, &[], address), "{address}");
+            assert!(denied(GuardLevel::Metadata, &[], address), "{address}");
         }
     }
 
@@ -269,8 +269,8 @@ mod tests {
             "64:ff9b::10.0.0.1",
             "2606:4700::5efe:10.0.0.1",
         ] {
-            assert!(!denied(Guard::Metadata, &[], address), "{address}");
-            assert!(denied(Guard::Strict, &[], address), "{address}");
+            assert!(!denied(GuardLevel::Metadata, &[], address), "{address}");
+            assert!(denied(GuardLevel::Strict, &[], address), "{address}");
         }
         let open = [
             "8.8.8.8",
@@ -281,21 +281,21 @@ mod tests {
             "100.128.0.1",
         ];
         for address in open {
-            assert!(!denied(Guard::Strict, &[], address), "{address}");
+            assert!(!denied(GuardLevel::Strict, &[], address), "{address}");
         }
     }
 
     #[test]
     fn allowed_ranges_are_called_whatever_the_guard_says() {
-        assert!(!denied(Guard::Strict, &["10.0.0.0/8"], "10.1.2.3"));
-        assert!(!denied(Guard::Strict, &["10.0.0.0/8"], "::ffff:10.1.2.3"));
-        assert!(denied(Guard::Strict, &["10.0.0.0/8"], "192.168.0.1"));
+        assert!(!denied(GuardLevel::Strict, &["10.0.0.0/8"], "10.1.2.3"));
+        assert!(!denied(GuardLevel::Strict, &["10.0.0.0/8"], "::ffff:10.1.2.3"));
+        assert!(denied(GuardLevel::Strict, &["10.0.0.0/8"], "192.168.0.1"));
     }
 
     #[test]
     fn a_name_does_not_lead_to_loopback() {
         let rules = |allow: &[&str]| GuardRules {
-            guard: Guard::Metadata,
+            guard: GuardLevel::Metadata,
             allow: allow.iter().map(|a| a.parse().unwrap()).collect(),
         };
         for (host, address, denied) in [
@@ -348,7 +348,7 @@ mod tests {
             // Some resolvers read a bare 0x as zero.
             assert!(literal(name).is_none_or(|a| a.is_unspecified()), "{name}");
         }
-        let rules = GuardRules { guard: Guard::Metadata, allow: Vec::new() };
+        let rules = GuardRules { guard: GuardLevel::Metadata, allow: Vec::new() };
         assert!(rules.denies_literal("http://u@2852039166:80/x").unwrap().contains("169.254.169.254"));
         assert!(rules.denies_literal("http://[::ffff:a9fe:a9fe]/").is_some());
         for url in [

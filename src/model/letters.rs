@@ -8,7 +8,7 @@ use crate::topic::Rate;
 
 /// A filter of dead letters. A dead letter must meet all conditions that are set. An empty filter selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct DeadLetterFilter {
     /// The text that the id begins with. Empty: any.
     pub id_prefix: String,
     /// The text that the id contains. Empty: any.
@@ -25,7 +25,7 @@ pub struct Filter {
     pub tag: Option<Tag>,
 }
 
-impl Filter {
+impl DeadLetterFilter {
     /// Returns whether the filter selects a dead letter with this id, these tags and this last attempt. `died_ms`: when
     /// it became a dead letter, in Unix milliseconds.
     pub fn picks(&self, id: &str, tags: &Tags, died_ms: i64, last: Option<&Attempt>) -> bool {
@@ -83,20 +83,25 @@ mod tests {
             error: "status 503".into(),
             late: None,
         };
-        let all = Filter::default();
-        let reason = |reason: &str| Filter { reason: reason.into(), ..Filter::default() };
+        let all = DeadLetterFilter::default();
+        let reason = |reason: &str| DeadLetterFilter { reason: reason.into(), ..DeadLetterFilter::default() };
         let tags = Tags::new(["shop:7"]).unwrap();
-        let of = |filter: &Filter| filter.picks("order-42", &tags, 1000, Some(&last));
-        let with_tag = |tag: &str| Filter { tag: Some(Tag::new(tag).unwrap()), ..Filter::default() };
+        let of = |filter: &DeadLetterFilter| filter.picks("order-42", &tags, 1000, Some(&last));
+        let with_tag =
+            |tag: &str| DeadLetterFilter { tag: Some(Tag::new(tag).unwrap()), ..DeadLetterFilter::default() };
         assert!(of(&all) && all.picks("x", &tags, 0, None) && of(&with_tag("shop:7")));
-        assert!(of(&Filter { id_prefix: "order-".into(), status: Some(503), ..reason("503") }));
-        assert!(of(&Filter { died_after_ms: Some(1000), died_before_ms: Some(1001), ..reason("") }));
+        assert!(of(&DeadLetterFilter { id_prefix: "order-".into(), status: Some(503), ..reason("503") }));
+        assert!(of(&DeadLetterFilter {
+            died_after_ms: Some(1000),
+            died_before_ms: Some(1001),
+            ..reason("")
+        }));
         for not in [
-            Filter { id_prefix: "rder".into(), ..reason("") },
-            Filter { id_contains: "43".into(), ..reason("") },
-            Filter { died_after_ms: Some(1001), ..reason("") },
-            Filter { died_before_ms: Some(1000), ..reason("") },
-            Filter { status: Some(500), ..reason("") },
+            DeadLetterFilter { id_prefix: "rder".into(), ..reason("") },
+            DeadLetterFilter { id_contains: "43".into(), ..reason("") },
+            DeadLetterFilter { died_after_ms: Some(1001), ..reason("") },
+            DeadLetterFilter { died_before_ms: Some(1000), ..reason("") },
+            DeadLetterFilter { status: Some(500), ..reason("") },
             reason("lease"),
             with_tag("shop:8"),
         ] {

@@ -118,7 +118,7 @@ pub struct Process {
     /// How often the process of the slot ended unexpectedly and was started again, over all generations.
     pub restarts: u32,
     /// The last unexpected end.
-    pub last_end: Option<UnexpectedEnd>,
+    pub last_end: Option<UnexpectedExit>,
     /// The share of the memory that this process has, in bytes: the memory that no other process uses, and its part of
     /// the shared memory. The program that asks for the status fills in this field.
     #[serde(default)]
@@ -149,7 +149,7 @@ pub enum ProcessState {
 
 /// An unexpected end of a child process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnexpectedEnd {
+pub struct UnexpectedExit {
     /// When it ended, in Unix milliseconds.
     pub at_ms: i64,
     /// How the process ended, and why, as far as this is known.

@@ -46,8 +46,8 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueFields<V> {
 
 impl<'de> Deserialize<'de> for StrictValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<StrictValue, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
+        struct StrictValueVisitor;
+        impl<'de> Visitor<'de> for StrictValueVisitor {
             type Value = Value;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a JSON value")
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for StrictValue {
                     .into())
             }
         }
-        from.deserialize_any(Any).map(StrictValue)
+        from.deserialize_any(StrictValueVisitor).map(StrictValue)
     }
 }
 

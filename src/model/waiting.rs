@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::flow::POSTPONED_MAX;
 use crate::job::{Attempt, State};
 use crate::json_time::rfc3339;
-use crate::topic::{NotDelivered, Rate};
+use crate::topic::{Rate, TopicNonDeliveryReason};
 
 /// If at least this part of a rate is used, the rate counts as a reason why jobs wait. A measurement over several
 /// seconds never reaches a rate exactly.
@@ -33,11 +33,11 @@ pub struct WaitingJob<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitingTopic {
     /// Why no jobs of the topic are delivered.
-    pub undelivered: Option<NotDelivered>,
+    pub undelivered: Option<TopicNonDeliveryReason>,
     /// The pause of the topic, if it is paused.
     pub pause: Option<Pause>,
     /// The circuit of the topic, if it is not closed.
-    pub circuit: Option<CircuitReason>,
+    pub circuit: Option<UnclosedCircuit>,
     /// `max_in_flight`, if the topic has it.
     pub max_in_flight: Option<u32>,
     /// `rate`, if the topic has it.
@@ -115,7 +115,7 @@ pub struct Pause {
 
 /// A circuit that is not closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CircuitReason {
+pub struct UnclosedCircuit {
     /// Since when the circuit is not closed, Unix milliseconds.
     pub since_ms: i64,
     /// When the pause of the circuit ends or ended, Unix milliseconds.
@@ -164,9 +164,9 @@ pub enum WaitingReason {
     /// Its topic is paused.
     Paused(Pause),
     /// The circuit of its topic is open.
-    CircuitOpen(CircuitReason),
+    CircuitOpen(UnclosedCircuit),
     /// The circuit of the job's topic is half open.
-    CircuitHalfOpen(CircuitReason),
+    CircuitHalfOpen(UnclosedCircuit),
     /// The topic of the job has as many jobs in flight as `max_in_flight` allows.
     MaxInFlight {
         /// The limit.
@@ -254,9 +254,9 @@ impl WaitingReason {
     /// Returns the reasons why all jobs of a topic wait.
     fn of_topic(topic: &WaitingTopic) -> Vec<WaitingReason> {
         let undelivered = topic.undelivered.clone().map(|why| match why {
-            NotDelivered::Unregistered => WaitingReason::Unregistered,
-            NotDelivered::Held(why) => WaitingReason::Held { why },
-            NotDelivered::Pull => WaitingReason::Pull,
+            TopicNonDeliveryReason::Unregistered => WaitingReason::Unregistered,
+            TopicNonDeliveryReason::Held(why) => WaitingReason::Held { why },
+            TopicNonDeliveryReason::Pull => WaitingReason::Pull,
         });
         let paused = topic.pause.clone().map(WaitingReason::Paused);
         let circuit = topic.circuit.clone().map(|circuit| match circuit.is_half_open {
@@ -276,7 +276,7 @@ impl WaitingReason {
         let host = topic.host.as_ref().and_then(HostUse::reached);
         let busy = match topic.workers {
             // The jobs of a pull topic need no worker.
-            _ if topic.undelivered == Some(NotDelivered::Pull) => None,
+            _ if topic.undelivered == Some(TopicNonDeliveryReason::Pull) => None,
             0 => Some(WaitingReason::NoConsumer),
             workers if topic.leased_of_all >= workers => {
                 Some(WaitingReason::WorkersBusy { workers, leased: topic.leased_of_all })
@@ -302,8 +302,8 @@ impl fmt::Display for WaitingReason {
             WaitingReason::NotPromoted { due_ms } => {
                 write!(f, "the job was due at {}, and no timer has made it ready yet", rfc3339(*due_ms))
             }
-            WaitingReason::Unregistered => NotDelivered::Unregistered.fmt(f),
-            WaitingReason::Held { why } => NotDelivered::Held(why.clone()).fmt(f),
+            WaitingReason::Unregistered => TopicNonDeliveryReason::Unregistered.fmt(f),
+            WaitingReason::Held { why } => TopicNonDeliveryReason::Held(why.clone()).fmt(f),
             WaitingReason::Pull => {
                 f.write_str("the mode of the topic is \"pull\": the job waits until a client reserves it")
             }
@@ -312,11 +312,11 @@ impl fmt::Display for WaitingReason {
                 since_ms.map_or(Ok(()), |ms| write!(f, " since {}", rfc3339(ms)))?;
                 by.as_ref().map_or(Ok(()), |by| write!(f, " by {by}"))
             }
-            WaitingReason::CircuitOpen(CircuitReason { since_ms, until_ms, reason, .. }) => {
+            WaitingReason::CircuitOpen(UnclosedCircuit { since_ms, until_ms, reason, .. }) => {
                 let (since, until) = (rfc3339(*since_ms), rfc3339(*until_ms));
                 write!(f, "the circuit of the topic is open since {since}, at least until {until}: {reason}")
             }
-            WaitingReason::CircuitHalfOpen(CircuitReason { since_ms, reason, .. }) => {
+            WaitingReason::CircuitHalfOpen(UnclosedCircuit { since_ms, reason, .. }) => {
                 write!(
                     f,
                     "the circuit of the topic lets one job at a time through, since {}: {reason}",
@@ -425,7 +425,7 @@ mod tests {
     fn a_ready_job_waits_for_its_topic_or_a_worker() {
         let none = WaitingTopic::default;
         let circuit = |is_half_open| {
-            Some(CircuitReason { since_ms: 0, until_ms: 1000, is_half_open, reason: "timeout".into() })
+            Some(UnclosedCircuit { since_ms: 0, until_ms: 1000, is_half_open, reason: "timeout".into() })
         };
         let pause = Pause { by: Some("account ann".into()), since_ms: Some(NOW_MS) };
         let rate =
@@ -434,11 +434,11 @@ mod tests {
             (none(), "a consumer leases the job next"),
             (WaitingTopic { ready: 7, ..none() }, "7 jobs of the topic are ready"),
             (
-                WaitingTopic { undelivered: Some(NotDelivered::Unregistered), ..none() },
+                WaitingTopic { undelivered: Some(TopicNonDeliveryReason::Unregistered), ..none() },
                 "the topic is not registered",
             ),
             (
-                WaitingTopic { undelivered: Some(NotDelivered::Held("PUT".into())), ..none() },
+                WaitingTopic { undelivered: Some(TopicNonDeliveryReason::Held("PUT".into())), ..none() },
                 "the topic is held: PUT",
             ),
             (

@@ -1,7 +1,7 @@
 //! Operations on many jobs, as all registries store them.
 
 use crate::{RegistryError, Result};
-use model::bulk::{BulkEnd, BulkProgress, BulkRow};
+use model::bulk::{BulkEnd, BulkProgress, StoredBulkOperation};
 
 /// A row of the table.
 pub(crate) struct StoredBulk {
@@ -17,13 +17,13 @@ pub(crate) struct StoredBulk {
 
 impl StoredBulk {
     /// Reads the row. None: another release has written the row, and this release cannot read it.
-    pub(crate) fn read(self) -> Option<BulkRow> {
+    pub(crate) fn read(self) -> Option<StoredBulkOperation> {
         let StoredBulk { number, who, request, progress, started_ms, stop, ended, ended_ms } = self;
         let ended = match ended {
             None => None,
             Some(word) => Some((BulkEnd::from_word(&word)?, ended_ms.unwrap_or(started_ms))),
         };
-        Some(BulkRow {
+        Some(StoredBulkOperation {
             number,
             who,
             request: serde_json::from_str(&request).ok()?,

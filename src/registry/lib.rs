@@ -39,7 +39,7 @@ pub use self::redis::RedisRegistry;
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::{SqliteRegistry, newest_migration as newest_sqlite_migration};
 use model::audit::AuditEntry;
-use model::bulk::{BulkEnd, BulkProgress, BulkRequest, BulkRow};
+use model::bulk::{BulkEnd, BulkProgress, BulkRequest, StoredBulkOperation};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::php_node::PhpNode;
@@ -230,16 +230,16 @@ pub trait Registry: Send + fmt::Debug {
 
     /// Returns operations before this number, the latest first. Operations that another release has written and this
     /// release cannot read are left out.
-    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>>;
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<StoredBulkOperation>>;
 
     /// Returns the operation with this number.
-    fn bulk(&mut self, number: u64) -> Result<Option<BulkRow>> {
+    fn bulk(&mut self, number: u64) -> Result<Option<StoredBulkOperation>> {
         Ok(self.bulks(Some(number.saturating_add(1)), 1)?.pop().filter(|row| row.number == number))
     }
 
     /// Gives a runner the right to run an operation until a moment. The runner gets the first operation that has not
     /// ended and that nobody has the right to run. None: there is no such operation.
-    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<StoredBulkOperation>>;
 
     /// Writes how far an operation has come, if the runner still has the right to run it. None: the runner has lost
     /// this right, and nothing was written. Otherwise returns whether somebody has asked to stop the operation.

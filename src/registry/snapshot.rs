@@ -252,14 +252,14 @@ mod tests {
         snapshot.write(run_dir).unwrap();
         assert_eq!(Snapshot::read(run_dir).unwrap(), Some((snapshot.clone(), Vec::new())));
         let path = Snapshot::file(run_dir);
-        // Early releases do not know tokens. `Before` has the fields that such a release reads. Such a release can read
-        // what this release writes.
+        // Early releases do not know tokens. `LegacySnapshot` has the fields that such a release reads. Such a release
+        // can read what this release writes.
         #[derive(Deserialize)]
-        struct Before {
+        struct LegacySnapshot {
             format: u32,
             topics: Vec<Box<RawValue>>,
         }
-        let before: Before = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let before: LegacySnapshot = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!((before.format, before.topics.len()), (1, 1));
         let without = Snapshot { tokens: None, ..snapshot.clone() };
         without.write(run_dir).unwrap();

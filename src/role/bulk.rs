@@ -11,8 +11,8 @@ use model::bulk::{
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::letters::RedrivePace;
 use store::{
-    Added, DeadLetterKey, DeadLetterSelection, Direction, ListedChange, ListedChangeGoal, ListedChangeResult,
-    ListedJob, Result, Store, StoreError,
+    Added, DeadLetterKey, DeadLetterSelection, Direction, ListedChangeGoal, ListedChangeResult, ListedJob,
+    ListedJobChange, Result, Store, StoreError,
 };
 
 /// How many records are read in one step.
@@ -33,7 +33,7 @@ pub struct BulkRun {
 }
 
 /// Where the page of records ended: the time when the job of its last record ended, and the id of this job.
-type RecordPlace = (i64, String);
+type BulkRecordCursor = (i64, String);
 
 impl BulkRun {
     /// Makes the operation with this number, which began at `started_ms`.
@@ -111,7 +111,7 @@ impl BulkRun {
         progress: &mut BulkProgress,
         limit: usize,
     ) -> Result<()> {
-        let place: Option<RecordPlace> =
+        let place: Option<BulkRecordCursor> =
             progress.cursor.as_deref().and_then(|text| serde_json::from_str(text).ok());
         // The store's cursor names a place on each node. `place` is a time and an id, so it stays valid when jobs are
         // moved.
@@ -197,9 +197,9 @@ impl BulkRun {
     fn change(&self, store: &mut dyn Store, plan: &[PlannedJobChange], is_again: bool) -> Result<BulkCounts> {
         let change = |PlannedJobChange(id, stamp_us, due_ms, to_ms): &PlannedJobChange| {
             let aim = to_ms.map_or(ListedChangeGoal::Gone, ListedChangeGoal::Due);
-            Ok(ListedChange { id: job_id(id)?, stamp_us: *stamp_us, due_ms: *due_ms, aim })
+            Ok(ListedJobChange { id: job_id(id)?, stamp_us: *stamp_us, due_ms: *due_ms, aim })
         };
-        let changes: Vec<ListedChange> = plan.iter().map(change).collect::<Result<_>>()?;
+        let changes: Vec<ListedJobChange> = plan.iter().map(change).collect::<Result<_>>()?;
         let mut counts = BulkCounts::default();
         for changed in store.change_listed(&self.topic, &changes) {
             match changed? {

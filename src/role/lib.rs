@@ -29,12 +29,12 @@ use anyhow::{Context as _, Result, bail};
 use jiff::tz::TimeZone;
 use nix::sys::signal::Signal;
 
-pub use self::live::LiveTopics;
+pub use self::live::RegistryView;
 use self::metered_store::MeteredStore;
 pub use self::metered_store::{ALL, EMBEDDED};
 pub use self::refusal_log::RefusalLog;
-pub use self::spool::SpoolReader;
-use host::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
+pub use self::spool::SpoolStateReader;
+use host::{self, ChildInheritance, Link, Received, Signals, ToChild, ToMaster};
 use model::settings::Settings;
 use model::slot::Slot;
 use store::{self, Bell, BellKind, Lanes, Store, StoreError};
@@ -48,7 +48,7 @@ pub const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The order to drain, and its time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drain {
+pub struct DrainOrder {
     /// When unfinished work is given up. `None`: there is no limit.
     pub until: Option<Instant>,
     /// Whether a process of a new generation takes over.
@@ -69,14 +69,14 @@ pub struct Context {
     sockets: HashMap<String, OwnedFd>,
     /// Whether the link has ended. A link that has ended is always readable, so nothing waits on it any more.
     orphaned: bool,
-    drain: Option<Drain>,
+    drain: Option<DrainOrder>,
     /// When the workers should have finished their present work.
     workers_by: Option<Instant>,
 }
 
 impl Context {
     /// Takes over what the master passed on, sets the name of the process, and starts the log.
-    pub fn begin(inherited: Inherited) -> Result<Context> {
+    pub fn begin(inherited: ChildInheritance) -> Result<Context> {
         let name = inherited.slot;
         host::set_process_name(&name).context("cannot name the process")?;
         let settings: Settings =
@@ -147,8 +147,8 @@ impl Context {
     }
 
     /// Returns the topics, which follow the changes in the registry.
-    pub fn topics(&self) -> Result<LiveTopics> {
-        LiveTopics::begin(&self.settings).context("cannot follow the topics")
+    pub fn topics(&self) -> Result<RegistryView> {
+        RegistryView::begin(&self.settings).context("cannot follow the topics")
     }
 
     /// Returns the time zone for times in the TCP protocol and in forms.
@@ -181,7 +181,7 @@ impl Context {
 
     /// Checks whether this process must drain. The reasons are an order of the master, a dead master, and a TERM
     /// signal.
-    pub fn check_drain(&mut self) -> Result<Option<Drain>> {
+    pub fn check_drain(&mut self) -> Result<Option<DrainOrder>> {
         if self.signals.take()?.contains(&Signal::SIGTERM) {
             self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
         }
@@ -245,7 +245,7 @@ impl Context {
     }
 
     /// Returns whether the process must drain.
-    pub fn drain(&self) -> Option<Drain> {
+    pub fn drain(&self) -> Option<DrainOrder> {
         self.drain
     }
 
@@ -254,7 +254,7 @@ impl Context {
         match &mut self.drain {
             None => {
                 log::info!("draining: {why}");
-                self.drain = Some(Drain { until, replaced });
+                self.drain = Some(DrainOrder { until, replaced });
             }
             // The earlier of the two limits counts.
             Some(drain) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use host::{Changes, make_folder_in_run_dir};
+use host::{FileWatcher, make_folder_in_run_dir};
 use model::excerpt::Excerpt;
 use model::settings::Settings;
 use model::token::Tokens;
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The topics and tokens of a process. They can change while the process runs. The descriptor becomes readable when
 /// they may have changed.
-pub struct LiveTopics {
+pub struct RegistryView {
     topics: Topics,
     tokens: Tokens,
     registry: Option<FollowedRegistry>,
@@ -40,7 +40,7 @@ struct FollowedRegistry {
     /// The registry whose snapshots are used.
     source: String,
     run_dir: PathBuf,
-    watch: RegistryWatch,
+    watch: SnapshotWatch,
     /// The version of the file that was read last.
     seen: Option<FileVersion>,
     /// Whether a snapshot of this registry was read.
@@ -52,30 +52,30 @@ struct FollowedRegistry {
 type FileVersion = (u64, i64, i64);
 
 #[derive(Debug)]
-enum RegistryWatch {
-    Notified(Changes),
+enum SnapshotWatch {
+    Notified(FileWatcher),
     /// The system allows no further watch on a file, so a timer is used.
     Polled(TimerFd),
 }
 
-impl LiveTopics {
+impl RegistryView {
     /// Returns the topics as they are known at the start.
-    pub(super) fn begin(settings: &Settings) -> io::Result<LiveTopics> {
+    pub(super) fn begin(settings: &Settings) -> io::Result<RegistryView> {
         let file = settings.topics.clone();
         let lanes = Lanes::new(&settings.store).map_err(io::Error::other)?;
         let topics: Topics = file.iter().cloned().collect();
         lanes.set_topics(&topics);
         let lanes = Some(lanes);
         let Some(registry) = &settings.registry else {
-            return Ok(LiveTopics { topics, tokens: Tokens::default(), registry: None, lanes });
+            return Ok(RegistryView { topics, tokens: Tokens::default(), registry: None, lanes });
         };
         let run_dir = settings.run_dir.clone();
         make_folder_in_run_dir(&snapshot_folder(&run_dir))?;
         let (source, logged) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
-        let watch = RegistryWatch::new(&Snapshot::file(&run_dir))?;
+        let watch = SnapshotWatch::new(&Snapshot::file(&run_dir))?;
         let registry = FollowedRegistry { file, source, run_dir, watch, seen: None, is_read: false, logged };
-        let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
+        let mut live = RegistryView { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
         live.reload();
         Ok(live)
     }
@@ -113,8 +113,8 @@ impl LiveTopics {
     /// Returns the descriptor that becomes readable. None: the topics and tokens never change.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.registry.as_ref()?.watch {
-            RegistryWatch::Notified(changes) => changes.as_fd(),
-            RegistryWatch::Polled(timer) => timer.as_fd(),
+            SnapshotWatch::Notified(changes) => changes.as_fd(),
+            SnapshotWatch::Polled(timer) => timer.as_fd(),
         })
     }
 }
@@ -152,16 +152,16 @@ impl FollowedRegistry {
     }
 }
 
-impl RegistryWatch {
-    fn new(file: &Path) -> io::Result<RegistryWatch> {
-        match Changes::new(file) {
-            Ok(changes) => Ok(RegistryWatch::Notified(changes)),
+impl SnapshotWatch {
+    fn new(file: &Path) -> io::Result<SnapshotWatch> {
+        match FileWatcher::new(file) {
+            Ok(changes) => Ok(SnapshotWatch::Notified(changes)),
             Err(e) => {
                 log::warn!("cannot watch {}: {e}; it is checked every second", file.display());
                 let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::all())?;
                 let each = Expiration::Interval(TimeSpec::from_duration(LOOK));
                 timer.set(each, TimerSetTimeFlags::empty())?;
-                Ok(RegistryWatch::Polled(timer))
+                Ok(SnapshotWatch::Polled(timer))
             }
         }
     }
@@ -169,8 +169,8 @@ impl RegistryWatch {
     /// Reads the events or the timer that made the descriptor readable.
     fn take(&mut self) -> io::Result<()> {
         match self {
-            RegistryWatch::Notified(changes) => changes.take().map(drop),
-            RegistryWatch::Polled(timer) => match timer.wait() {
+            SnapshotWatch::Notified(changes) => changes.take().map(drop),
+            SnapshotWatch::Polled(timer) => match timer.wait() {
                 Ok(()) | Err(nix::errno::Errno::EAGAIN) => Ok(()),
                 Err(e) => Err(e.into()),
             },
@@ -197,13 +197,13 @@ mod tests {
         let followed = FollowedRegistry {
             file: vec![topic("a", "http://file/")],
             source: "sqlite:/x".into(),
-            watch: RegistryWatch::new(&Snapshot::file(&run_dir)).unwrap(),
+            watch: SnapshotWatch::new(&Snapshot::file(&run_dir)).unwrap(),
             run_dir: run_dir.clone(),
             seen: None,
             is_read: false,
             logged: HashSet::new(),
         };
-        let mut live = LiveTopics {
+        let mut live = RegistryView {
             registry: Some(followed),
             topics: Topics::default(),
             tokens: Tokens::default(),
@@ -240,7 +240,7 @@ mod tests {
         settings.registry = Some(model::settings::RegistrySettings::Sqlite { path });
         let source = settings.registry.as_ref().unwrap().to_string();
         settings.run_dir = run_dir.clone();
-        let mut live = LiveTopics::begin(&settings).unwrap();
+        let mut live = RegistryView::begin(&settings).unwrap();
         let secret = TokenSecret::new([9; 32]);
         let token = Token {
             name: TokenName::new("ops").unwrap(),

@@ -10,9 +10,9 @@ use model::letters::RedrivePace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCounters, PurgeCause, StoreOperation};
 use store::{
     Added, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetterKey, DeadLetterOperation,
-    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, JobsPage, Lanes, LeaseRequest, LeaseResult,
-    LeasedJob, Leases, LimitQuery, LimitUse, Limits, Outcome, OwnerTag, Pauses, Permit, PermitRequest,
-    PromotionResult, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, StoredJob,
+    DeadLetterSelection, DeadLetters, Deleted, FlowControl, Forecast, Jobs, JobsPage, Lanes, LeaseRequest,
+    LeaseResult, LeasedJob, Leases, LimitQuery, LimitUse, Outcome, OwnerTag, Pauses, Permit, PermitRequest,
+    PromotionResult, Result, Settled, Settlement, Settlements, SpreadCounts, Store, StoreError, StoredJob,
     TimerWork, Views,
 };
 use telemetry::counters::Counters;
@@ -275,7 +275,7 @@ impl TimerWork for MeteredStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(PromotionResult, Rescheduled)> {
+    ) -> Result<(PromotionResult, SpreadCounts)> {
         self.timed(StoreOperation::Promote, None, |store| store.promote_or_spread(limit, spread))
     }
 
@@ -370,7 +370,7 @@ impl Pauses for MeteredStore {
     }
 }
 
-impl Limits for MeteredStore {
+impl FlowControl for MeteredStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         let begun = Instant::now();
         let all = self.store.permits(owner, asks);

@@ -8,8 +8,8 @@ use model::metrics::{AddOutcome, DeleteOutcome, StoreOperation};
 use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
 use store::{
-    Bulk, Direction, FollowerMaker, ListedChange, ListedChangeGoal, ListedChangeResult, ListedPage,
-    Maintenance, Outbox, OutboxState, RecordPage, Records, Result, SentFollowers, TopicRing,
+    Bulk, Direction, FollowerMaker, FollowerSendResult, ListedChangeGoal, ListedChangeResult,
+    ListedJobChange, ListedPage, Maintenance, Outbox, OutboxState, RecordPage, Records, Result, TopicRing,
 };
 
 impl Records for MeteredStore {
@@ -52,7 +52,7 @@ impl Outbox for MeteredStore {
         self.store.has_followers()
     }
 
-    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<FollowerSendResult> {
         let sent = self.store.send_followers(make)?;
         for topic in &sent.added {
             self.counters.topic(topic.as_str()).added(AddOutcome::New, 1);
@@ -82,7 +82,7 @@ impl Bulk for MeteredStore {
     fn change_listed(
         &mut self,
         topic: &TopicName,
-        changes: &[ListedChange],
+        changes: &[ListedJobChange],
     ) -> Vec<Result<ListedChangeResult>> {
         let begun = Instant::now();
         let all = self.store.change_listed(topic, changes);

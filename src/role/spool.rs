@@ -5,19 +5,19 @@ use store::{Result, Spool, SpoolState};
 
 /// Reads the state of a host's spool. A file that was replaced, or could not be read, is opened again.
 #[derive(Debug)]
-pub struct SpoolReader {
+pub struct SpoolStateReader {
     settings: settings::SpoolSettings,
     open: Option<Spool>,
 }
 
-impl SpoolReader {
+impl SpoolStateReader {
     /// Makes a reader. None: the store has no spool, and no earlier spool is left.
-    pub fn new(store: &settings::StoreSettings) -> Option<SpoolReader> {
+    pub fn new(store: &settings::StoreSettings) -> Option<SpoolStateReader> {
         match store {
             settings::StoreSettings::Embedded { .. } => None,
             settings::StoreSettings::Redis(redis) => {
                 let spool = redis.used_spool();
-                spool.map(|settings| SpoolReader { settings: settings.clone(), open: None })
+                spool.map(|settings| SpoolStateReader { settings: settings.clone(), open: None })
             }
         }
     }

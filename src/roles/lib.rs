@@ -10,7 +10,7 @@ use anyhow::Result;
 
 pub use php_nodes::main as tell_nodes;
 
-use host::{Inherited, ToMaster};
+use host::{ChildInheritance, ToMaster};
 use model::slot::Role;
 use role::Context;
 
@@ -26,7 +26,7 @@ fn entry(role: Role) -> fn(Context) -> Result<()> {
 }
 
 /// Runs the role that this process was started for.
-pub fn main(inherited: Inherited) -> ExitCode {
+pub fn main(inherited: ChildInheritance) -> ExitCode {
     let (name, link) = (inherited.slot.clone(), inherited.link.try_clone());
     let run = || {
         let context = Context::begin(inherited)?;

@@ -55,7 +55,7 @@ pub enum ListedChangeGoal {
 
 /// A change of a listed job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedChange {
+pub struct ListedJobChange {
     /// Its id.
     pub id: JobId,
     /// Its stamp when it was listed.
@@ -66,7 +66,7 @@ pub struct ListedChange {
     pub aim: ListedChangeGoal,
 }
 
-/// The result of a [`ListedChange`].
+/// The result of a [`ListedJobChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListedChangeResult {
     /// The change was made.
@@ -99,6 +99,6 @@ pub trait Bulk {
     fn change_listed(
         &mut self,
         topic: &TopicName,
-        changes: &[ListedChange],
+        changes: &[ListedJobChange],
     ) -> Vec<Result<ListedChangeResult>>;
 }

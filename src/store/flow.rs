@@ -129,7 +129,7 @@ pub trait Pauses {
 }
 
 /// Permits and circuits, which make ready jobs wait.
-pub trait Limits {
+pub trait FlowControl {
     /// Grants permits to begin callbacks of topics and hosts with limits, at their homes. Returns one answer for each
     /// of `asks`, in their order. The store forgets how many callbacks a process holds in two cases: if the process
     /// does not report the number again within [`PERMIT_HOLDS`], or if

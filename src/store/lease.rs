@@ -1,6 +1,6 @@
 //! Leases: what a caller asks for, what it gets, and how leases end.
 
-use crate::{PromotionResult, Rescheduled};
+use crate::{PromotionResult, SpreadCounts};
 use std::time::Duration;
 
 use super::{CircuitWaits, ReadyCounts, Reserver, Result, Store};
@@ -21,7 +21,7 @@ pub struct LeaseRequest {
     /// Whether a job's own `ttr` replaces `hold`, if the job has one.
     pub is_own_ttr: bool,
     /// How many jobs of the topic may be leased at once, including those that are leased already. None: no limit. (The
-    /// limit of callbacks in flight is a different limit: [`Limits::permits`](crate::Limits::permits).)
+    /// limit of callbacks in flight is a different limit: [`FlowControl::permits`](crate::FlowControl::permits).)
     pub max_leased: Option<u32>,
     /// The topic's limit of attempts for expired leases. It is used if the job has no limit of its own.
     pub max_attempts: u32,
@@ -210,7 +210,7 @@ pub trait TimerWork {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(PromotionResult, Rescheduled)>;
+    ) -> Result<(PromotionResult, SpreadCounts)>;
 
     /// Ends the leases of a dead process. The first three times, the attempt of a job does not count, and the job is
     /// ready again. After that the attempt counts, and the job is dead if its attempts are used up. Returns how many

@@ -32,13 +32,15 @@ mod take_over;
 use std::time::Duration;
 
 pub use bell::{Bell, BellKind, Ring, TopicRing};
-pub use bulk::{Bulk, Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob, ListedPage};
+pub use bulk::{
+    Bulk, Direction, ListedChangeGoal, ListedChangeResult, ListedJob, ListedJobChange, ListedPage,
+};
 pub use capability::ServerDurability;
 pub use counts::{Counts, Views};
 pub use dead::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, DeadLetters};
 pub use disk::lack_of_room;
 pub use flow::{
-    CircuitOpening, CircuitState, CircuitView, CircuitWaits, LimitQuery, LimitUse, Limits, PERMIT_HOLDS,
+    CircuitOpening, CircuitState, CircuitView, CircuitWaits, FlowControl, LimitQuery, LimitUse, PERMIT_HOLDS,
     Pauses, Permit, PermitRequest, ReadyCounts,
 };
 pub use lanes::{Lanes, ProbeAnswer, ServerQuery, hang_bell, open, open_lane, open_to_move, unhang};
@@ -48,12 +50,12 @@ pub use lease::{
     TimerWork, Token,
 };
 pub use migrations::migrations;
-pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
+pub use outbox::{FollowerMaker, FollowerSendResult, Outbox, OutboxCause, OutboxEntry, OutboxState};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
 pub use redis::{
-    MoveProgress, MoveRequest, MoveSummary, NodeRole, NodeSetView, NodeState, RedisStore, RedisTables,
-    SpoolSender, TableFieldChange,
+    MoveProgress, MoveSummary, NodeMembership, NodeSetView, NodeState, RedisStore, RedisTableChange,
+    RedisTables, SetChangeRequest, SpoolSender,
 };
 pub use reserver::{RESERVER_NAME_MAX, Reserver};
 pub use spool::{Spool, SpoolState};
@@ -252,7 +254,7 @@ pub const HELD_MS: i64 = 253_402_300_000_017;
 pub const OUTAGE: Duration = Duration::from_secs(10);
 
 /// The topics whose jobs got a new due time, each with the number of these jobs.
-pub type Rescheduled = Vec<(TopicName, usize)>;
+pub type SpreadCounts = Vec<(TopicName, usize)>;
 
 /// A page of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -280,7 +282,7 @@ pub trait Store:
     + Views
     + Bulk
     + Pauses
-    + Limits
+    + FlowControl
     + Maintenance
     + Send
 {
@@ -297,7 +299,7 @@ impl<
         + Views
         + Bulk
         + Pauses
-        + Limits
+        + FlowControl
         + Maintenance
         + Send,
 > Store for T

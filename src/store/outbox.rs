@@ -40,7 +40,7 @@ pub type FollowerMaker<'a> = &'a dyn Fn(&OutboxEntry) -> Option<NewJob>;
 
 /// What a call of [`Outbox::send_followers`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SentFollowers {
+pub struct FollowerSendResult {
     /// The topics of the jobs that it has added: one entry for each job. (A job that was there already is not counted.)
     pub added: Vec<TopicName>,
     /// When there is more to do. None: nothing waits.
@@ -64,7 +64,7 @@ pub trait Outbox {
 
     /// Adds the jobs that follow from the entries, some entries at a time. Entries that cannot be sent now wait. This
     /// is not an error.
-    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers>;
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<FollowerSendResult>;
 
     /// Returns how much waits in the outbox.
     fn outbox(&mut self) -> Result<OutboxState>;

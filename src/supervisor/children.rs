@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use super::child::{self, EXIT_CONFIG, State};
 use super::running_child::RunningChild;
 use super::{DRAIN_GRACE, GenerationSlot, Master, restart};
-use host::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
+use host::{self, ChildInheritance, Exit, Link, Received, Spawn, ToChild, ToMaster};
 use model::slot;
 
 impl Master {
@@ -196,7 +196,7 @@ impl Master {
     fn spawn(&mut self, place: GenerationSlot) -> Result<Pid> {
         let Some(generation) = self.generations.get(&place.0) else { bail!("its generation is gone") };
         let (link, theirs) = Link::pair().context("cannot make a link")?;
-        let own = Inherited::own(generation.sealed.as_fd(), theirs.as_fd()).into_iter();
+        let own = ChildInheritance::own(generation.sealed.as_fd(), theirs.as_fd()).into_iter();
         let wanted = generation.plan.sockets_of(place.1.role);
         let sockets = wanted.filter_map(|s| Some((s.name().to_owned(), self.sockets.get(s)?)));
         let spawn = Spawn {

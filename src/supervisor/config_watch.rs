@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::restart::{RestartEvent, RestartKind};
 use super::{Master, generation};
-use host::Changes;
+use host::FileWatcher;
 use model::status::MasterPhase;
 
 /// How long a file must be unchanged before it is read. Before that, somebody may still be writing the file.
@@ -15,7 +15,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// A watch on the configuration file.
 #[derive(Debug)]
 pub struct ConfigWatch {
-    changes: Changes,
+    changes: FileWatcher,
     /// When the file is checked next.
     look_at: Option<Instant>,
 }
@@ -23,7 +23,7 @@ pub struct ConfigWatch {
 impl ConfigWatch {
     /// Watches the file from now on. The file is also checked once, because it may have changed before.
     fn begin(path: &Path) -> Option<ConfigWatch> {
-        match Changes::new(path) {
+        match FileWatcher::new(path) {
             Ok(changes) => Some(ConfigWatch { changes, look_at: Some(Instant::now() + QUIET) }),
             Err(e) => {
                 log::error!("watch_config: cannot watch {}: {e}", path.display());

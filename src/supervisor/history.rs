@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::restart::RestartKind;
 use host::now_ms;
 use model::slot::Slot;
-use model::status::{Renewal, UnexpectedEnd};
+use model::status::{Renewal, UnexpectedExit};
 
 /// What has happened so far. Times are Unix milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -17,18 +17,18 @@ pub struct History {
     /// When the master was started.
     pub started_ms: i64,
     /// The unexpected ends, by slot.
-    slots: BTreeMap<String, UnexpectedEnds>,
+    slots: BTreeMap<String, UnexpectedExits>,
     /// The last rolling restart that came to an end.
     pub renewal: Option<Renewal>,
 }
 
 /// The unexpected ends of a slot's processes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct UnexpectedEnds {
+pub struct UnexpectedExits {
     /// How often another process was started in the place of a process that ended.
     pub restarts: u32,
     /// The last end.
-    pub last: Option<UnexpectedEnd>,
+    pub last: Option<UnexpectedExit>,
 }
 
 impl History {
@@ -41,11 +41,11 @@ impl History {
     pub fn ended(&mut self, slot: Slot, reason: String, again: bool) {
         let ends = self.slots.entry(slot.to_string()).or_default();
         ends.restarts += u32::from(again);
-        ends.last = Some(UnexpectedEnd { at_ms: now_ms(), reason });
+        ends.last = Some(UnexpectedExit { at_ms: now_ms(), reason });
     }
 
     /// Returns what is known of a slot.
-    pub fn ends(&self, slot: Slot) -> UnexpectedEnds {
+    pub fn ends(&self, slot: Slot) -> UnexpectedExits {
         self.slots.get(&slot.to_string()).cloned().unwrap_or_default()
     }
 

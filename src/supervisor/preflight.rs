@@ -21,7 +21,7 @@ use super::plan::Plan;
 use super::restart::{RestartEvent, RestartKind};
 use super::spool_folder::take_spool;
 use super::{Master, SIGNALS, generation};
-use host::{self, Exit, HandOverMemory, Inherited, Link, Received, Signals, Spawn, ToMaster};
+use host::{self, ChildInheritance, Exit, HandOverMemory, Link, Received, Signals, Spawn, ToMaster};
 use model::slot::MASTER;
 
 /// The name of the process that tries a new executable.
@@ -39,7 +39,7 @@ pub(super) struct Preflight {
 }
 
 /// Tries this executable: checks that it understands the configuration and what the master would hand over.
-pub fn run(inherited: &Inherited) -> ExitCode {
+pub fn run(inherited: &ChildInheritance) -> ExitCode {
     let check = || -> Result<()> {
         host::set_process_name(NAME)?;
         let handover = HandOver::parse(&inherited.settings)?;
@@ -148,7 +148,7 @@ impl Master {
         let spawn = Spawn {
             executable: executable.as_fd(),
             name: NAME.to_owned(),
-            descriptors: Inherited::own(handover.as_fd(), theirs.as_fd()).into(),
+            descriptors: ChildInheritance::own(handover.as_fd(), theirs.as_fd()).into(),
         };
         let pid = spawn.start().map_err(|e| refusal(&self.program, &e))?;
         log::info!("{} is tried ({pid})", self.program.display());

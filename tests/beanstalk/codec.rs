@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse, CommandError};
+use protocol::beanstalk::{BeanstalkCommand, BeanstalkCommandError, BeanstalkDecoder, BeanstalkResponse};
 
 use crate::conversation::{Act, Conversation, Match, Numbers, Part, compare, sent, table};
 
@@ -63,7 +63,7 @@ fn filled(parts: &[Part], numbers: &mut Numbers, next: Option<&Act>) -> Vec<u8> 
     bytes
 }
 
-type Decoded = Vec<Result<BeanstalkCommand, CommandError>>;
+type Decoded = Vec<Result<BeanstalkCommand, BeanstalkCommandError>>;
 
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Decoded {
     let mut decoder = BeanstalkDecoder::new(65535);

@@ -14,11 +14,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use host::{HandOverMemory, Inherited, ToMaster, set_process_name};
+use host::{ChildInheritance, HandOverMemory, ToMaster, set_process_name};
 
 fn main() -> ExitCode {
     let handed_over = HandOverMemory::take().expect("a hand-over or none");
-    let inherited = Inherited::take().expect("an inheritance or none");
+    let inherited = ChildInheritance::take().expect("an inheritance or none");
     let fault = fault();
     match (handed_over, inherited) {
         (Some(mut from), _) => {
@@ -53,7 +53,7 @@ fn spoil(bytes: &mut Vec<u8>) {
     *bytes = text.replacen("\"version\":1", "\"version\":999", 1).into_bytes();
 }
 
-fn child(inherited: Inherited, fault: &str) -> ExitCode {
+fn child(inherited: ChildInheritance, fault: &str) -> ExitCode {
     let (kind, name) = fault.split_once(' ').unwrap_or((fault, ""));
     if kind != "unready" && name != inherited.slot {
         return roles::main(inherited);

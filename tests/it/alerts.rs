@@ -35,7 +35,7 @@ fn alert(port: u16, more: &str, smtp: &str) -> String {
 
 /// A receiver that refuses every job.
 fn refusing() -> Sink {
-    Sink::answering(|_| cli::CannedAnswer::new(500, "out of \"stock\"\n"))
+    Sink::answering(|_| cli::HandlerAnswer::new(500, "out of \"stock\"\n"))
 }
 
 /// Returns how many dead letters of a topic the mails to this recipient report in all.
@@ -264,7 +264,7 @@ fn an_open_circuit_is_reported_and_so_is_its_recovery() {
     let works = Arc::new(AtomicBool::new(false));
     let sink = Sink::answering({
         let works = Arc::clone(&works);
-        move |_| cli::CannedAnswer::new(if works.load(Ordering::Relaxed) { 200 } else { 503 }, "")
+        move |_| cli::HandlerAnswer::new(if works.load(Ordering::Relaxed) { 200 } else { 503 }, "")
     });
     let breaker = "breaker_failures = 2\nbreaker_pause = \"2s\"\nretry = [\"100ms\"]";
     let daemon = Daemon::start(&(alert(smtp.port, "late_after = \"2s\"", "") + &topic("t", &sink, breaker)));
@@ -343,7 +343,7 @@ fn a_hanging_mail_server_delays_nothing_and_gets_its_mail_later() {
 fn a_channel_can_be_tested_and_webhooks_obey_the_callback_guard() {
     let smtp = Smtp::start(free_port());
     let hook =
-        Sink::answering(|_| cli::CannedAnswer::new(200, r#"{"errcode":310000,"errmsg":"no keyword"}"#));
+        Sink::answering(|_| cli::HandlerAnswer::new(200, r#"{"errcode":310000,"errmsg":"no keyword"}"#));
     let template = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/alerts/dingtalk.json");
     let webhook = |name: &str, url: String| {
         format!("[[alert.webhook]]\nname = \"{name}\"\nurl = \"{url}\"\ntemplate_file = \"{template}\"\n")

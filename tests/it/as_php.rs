@@ -1,16 +1,17 @@
-//! dq reads dates, flags and answers as PHP does: the same questions are put to both. The tables were made with PHP 8.2.
+//! dq reads dates, flags and answers as PHP does: the same questions are put to both. The tables were made with PHP
+//! 8.2.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::support::Sink;
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::expression::{Answer as ExpressionAnswer, Expression};
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, TopicName};
-use model::settings::{CallbackSettings, Guard, TlsClientSettings};
+use model::settings::{CallbackSettings, GuardLevel, TlsClientSettings};
 use model::topic::{Success, Topic};
 use protocol::LocalClock;
 use protocol::dq::{Command as Request, parse};
@@ -108,8 +109,8 @@ fn texts_that_would_surprise_are_refused() {
     }
 }
 
-/// At the end of summer time, the clock shows an hour twice. PHP takes the first or the second one, depending on the zone.
-/// dq takes the second one, so that no job is early.
+/// At the end of summer time, the clock shows an hour twice. PHP takes the first or the second one, depending on the
+/// zone. dq takes the second one, so that no job is early.
 #[test]
 fn an_hour_that_comes_twice_is_the_second_one() {
     let texts = [
@@ -302,9 +303,12 @@ fn a_body_is_empty_where_php_says_so() {
     let questions: Vec<Value> = bodies.iter().map(|body| json!({"what": "empty", "body": body})).collect();
     let next = Arc::new(Mutex::new(String::new()));
     let answer = Arc::clone(&next);
-    let sink = Sink::answering(move |_| CannedAnswer::new(200, answer.lock().unwrap().as_str()));
-    let settings =
-        CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls: TlsClientSettings::default() };
+    let sink = Sink::answering(move |_| HandlerAnswer::new(200, answer.lock().unwrap().as_str()));
+    let settings = CallbackSettings {
+        guard: GuardLevel::Metadata,
+        allow: Vec::new(),
+        tls: TlsClientSettings::default(),
+    };
     let caller = Caller::new(1, &settings, TimeZone::UTC).unwrap();
     let name = TopicName::new("t").unwrap();
     let topic = Topic { success: Success::NonEmpty, ..Topic::new(name.clone(), sink.url()) };

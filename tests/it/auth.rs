@@ -1027,7 +1027,7 @@ fn a_hup_shows_a_new_certificate_and_no_request_fails() {
 
 #[test]
 fn scopes_of_some_topics_show_no_others_and_no_credentials() {
-    let sink = Sink::answering(|_| cli::CannedAnswer::new(500, "the secret of the receiver"));
+    let sink = Sink::answering(|_| cli::HandlerAnswer::new(500, "the secret of the receiver"));
     let daemon = Daemon::start("[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n");
     let mut root = Http::unix(&daemon, None);
     let callback = format!("http://user:word@{}/hook?key=word", sink.address);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, add, eventually, free_port, on_redis, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     let held = Arc::clone(&holds);
     let sink = Sink::answering(move |call| {
         let is_slow = call.header("dq-job-id") == "slow" && held.load(Ordering::SeqCst);
-        CannedAnswer::new(200, "ok").after(if is_slow { 60 * SECOND } else { SECOND / 1000 })
+        HandlerAnswer::new(200, "ok").after(if is_slow { 60 * SECOND } else { SECOND / 1000 })
     });
     let config = topic("t", &sink, "timeout = \"2m\"");
     let mut daemon = Daemon::start(&config);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 use crate::support::http::Http;
@@ -224,7 +224,7 @@ fn on_redis_each_operation_changes_what_its_filter_selects() {
 
 #[test]
 fn dead_letters_are_redriven_and_new_ones_stay() {
-    let sink = Sink::answering(|_| CannedAnswer::new(410, "no"));
+    let sink = Sink::answering(|_| HandlerAnswer::new(410, "no"));
     let more = topic("t", &sink, "max_attempts = 1");
     let daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{more}"));
     let mut store = opened(daemon.dir.path(), None);

@@ -11,7 +11,7 @@ use crate::support::raw::{Line, Raw, read_request};
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::settings::{CallbackSettings, Guard, TlsClientSettings};
+use model::settings::{CallbackSettings, GuardLevel, TlsClientSettings};
 use model::topic::{Failure, Method, Payload, Success, Topic};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -22,7 +22,7 @@ const DUE_MS: i64 = 1_795_219_101_000;
 const ADDED_US: i64 = 1_795_219_100_999_000;
 
 fn caller_with(tls: TlsClientSettings) -> Caller {
-    let settings = CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls };
+    let settings = CallbackSettings { guard: GuardLevel::Metadata, allow: Vec::new(), tls };
     Caller::new(4, &settings, TimeZone::UTC).unwrap()
 }
 

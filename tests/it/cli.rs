@@ -626,8 +626,8 @@ fn listen_shows_headers_and_checks_signatures() {
     listener.wait().unwrap();
 }
 
-fn support_answer() -> cli::CannedAnswer {
-    cli::CannedAnswer::new(500, "no")
+fn support_answer() -> cli::HandlerAnswer {
+    cli::HandlerAnswer::new(500, "no")
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use model::job::TopicName;
 use model::settings;
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let is_working = Arc::clone(&works);
     let answer =
-        move |_: &_| CannedAnswer::new(if is_working.load(Ordering::Relaxed) { 200 } else { 503 }, "");
+        move |_: &_| HandlerAnswer::new(if is_working.load(Ordering::Relaxed) { 200 } else { 503 }, "");
     (Sink::answering(answer), works)
 }
 

@@ -280,7 +280,7 @@ fn whoever_hangs_up_is_counted_and_what_he_has_changed_is_noted() {
 
 #[test]
 fn the_audit_log_shows_who_changed_what_and_how_many_jobs() {
-    let sink = Sink::answering(|_| cli::CannedAnswer::new(500, "no"));
+    let sink = Sink::answering(|_| cli::HandlerAnswer::new(500, "no"));
     let daemon = Daemon::start(&topic("t", &sink, "max_attempts = 1"));
     let mut http = Http::tcp(&daemon);
     let password = first_password(&daemon);

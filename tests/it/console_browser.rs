@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 use crate::console::{NO_REGISTRY, first_password};
@@ -52,8 +52,8 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     let is_well = Arc::new(AtomicBool::new(true));
     let well = Arc::clone(&is_well);
     let answer = move |_: &cli::ReceivedRequest| match well.load(Ordering::Relaxed) {
-        true => CannedAnswer::new(200, "ok"),
-        false => CannedAnswer::new(503, "closed for <b>today</b>"),
+        true => HandlerAnswer::new(200, "ok"),
+        false => HandlerAnswer::new(503, "closed for <b>today</b>"),
     };
     let sink = Sink::answering(answer);
     let daemon = Daemon::start("");
@@ -341,8 +341,8 @@ fn jobs_are_found_by_tag_state_and_beginning() {
 #[test]
 fn an_ended_job_is_found_and_its_story_is_shown() {
     let sink = Sink::answering(|call| match call.header("dq-attempt") {
-        "1" => CannedAnswer::new(503, "Closed for lunch"),
-        _ => CannedAnswer::new(200, "welcome <b>back</b>"),
+        "1" => HandlerAnswer::new(503, "Closed for lunch"),
+        _ => HandlerAnswer::new(200, "welcome <b>back</b>"),
     });
     let topics = ["orders", "mail"].map(|name| crate::support::topic(name, &sink, "retry_base = \"100ms\""));
     let daemon = Daemon::start(&topics.concat());
@@ -436,8 +436,8 @@ const PAGES: [(&str, &str); 21] = [
 /// Starts a daemon that has something to show on each page.
 fn shop() -> (Sink, Daemon) {
     let sink = Sink::answering(|call| match call.header("dq-topic") {
-        "invoices.pdf" => CannedAnswer::new(503, "the printer is out of paper"),
-        _ => CannedAnswer::new(200, "ok"),
+        "invoices.pdf" => HandlerAnswer::new(503, "the printer is out of paper"),
+        _ => HandlerAnswer::new(200, "ok"),
     });
     let daemon = Daemon::start("[alert]\nto = [\"ops@example.com\"]\n");
     let mut door = Http::unix(&daemon);

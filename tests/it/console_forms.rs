@@ -1,7 +1,7 @@
 //! The forms, dialogs and menus of the console in a real browser: they keep what a person enters, and ask before they
 //! do something.
 
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 use crate::console_browser::{good, signed_in};
@@ -12,8 +12,8 @@ use crate::support::{Daemon, SECOND, Sink, eventually};
 /// Starts a daemon with a topic whose receiver refuses the job `dead`, and a browser on the topic's page.
 fn topic_page() -> (Sink, Daemon, Browser) {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
-        "dead" => CannedAnswer::new(410, r#"{"why": "\u5173\u95ed"}"#),
-        _ => CannedAnswer::new(200, "ok"),
+        "dead" => HandlerAnswer::new(410, r#"{"why": "\u5173\u95ed"}"#),
+        _ => HandlerAnswer::new(200, "ok"),
     });
     let daemon = Daemon::start("");
     Http::unix(&daemon)

@@ -15,7 +15,7 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, takes,
     topic, without_due,
 };
-use cli::{CannedAnswer, TcpClient};
+use cli::{HandlerAnswer, TcpClient};
 use nix::sys::signal::{Signal, kill};
 use protocol::dq::Framing;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ fn ps_shows_the_processes_under_their_names() {
 
 #[test]
 fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(Duration::from_millis(20)));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(Duration::from_millis(20)));
     let daemon = Daemon::start(&topic("t", &sink, ""));
     let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -178,7 +178,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
 fn the_leases_of_a_killed_consumer_are_back_within_a_second() {
     let sink = Sink::answering(|call| {
         let first = call.header("dq-job-id") == "slow" && call.header("dq-attempt") == "1";
-        CannedAnswer::new(200, "ok").after(if first { 2 * SECOND } else { Duration::ZERO })
+        HandlerAnswer::new(200, "ok").after(if first { 2 * SECOND } else { Duration::ZERO })
     });
     let daemon =
         Daemon::start(&format!("[consume]\nprocesses = 1\n{}", topic("t", &sink, "timeout = \"20s\"")));
@@ -195,7 +195,7 @@ fn the_leases_of_a_killed_consumer_are_back_within_a_second() {
 
 #[test]
 fn a_drain_finishes_the_callback_in_flight() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(2 * SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(2 * SECOND));
     let config = topic("t", &sink, "timeout = \"10s\"");
     let mut daemon = Daemon::start(&config);
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
@@ -217,7 +217,7 @@ fn a_drain_finishes_the_callback_in_flight() {
 fn a_drain_that_takes_too_long_hands_its_jobs_back() {
     let sink = Sink::answering(|call| {
         let first = call.header("dq-job-id") == "slow";
-        CannedAnswer::new(200, "ok").after(if first { 8 * SECOND } else { Duration::ZERO })
+        HandlerAnswer::new(200, "ok").after(if first { 8 * SECOND } else { Duration::ZERO })
     });
     let config = format!("drain_timeout = \"1s\"\n{}", topic("t", &sink, "timeout = \"10s\""));
     let mut daemon = Daemon::start(&config);
@@ -234,7 +234,7 @@ fn a_drain_that_takes_too_long_hands_its_jobs_back() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(20 * SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(20 * SECOND));
     let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"30s\""));
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
     eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
@@ -250,7 +250,7 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn children_of_a_killed_master_drain_and_a_new_one_takes_over() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(SECOND));
     let config = topic("t", &sink, "timeout = \"10s\"");
     let mut daemon = Daemon::start(&config);
     let mut client = daemon.client();
@@ -372,10 +372,10 @@ fn only_runs_some_of_the_roles() {
 #[test]
 fn a_failing_job_is_retried_and_then_becomes_a_dead_letter() {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
-        "gone" => CannedAnswer::new(410, ""),
-        "twice" if call.header("dq-attempt") != "3" => CannedAnswer::new(500, "no"),
-        "twice" => CannedAnswer::new(204, ""),
-        _ => CannedAnswer::new(302, "elsewhere"),
+        "gone" => HandlerAnswer::new(410, ""),
+        "twice" if call.header("dq-attempt") != "3" => HandlerAnswer::new(500, "no"),
+        "twice" => HandlerAnswer::new(204, ""),
+        _ => HandlerAnswer::new(302, "elsewhere"),
     });
     let daemon = Daemon::start(&topic("t", &sink, "retry = [\"50ms\", \"100ms\"]\nmax_attempts = 3"));
     let mut client = daemon.client();
@@ -411,10 +411,10 @@ fn a_failing_job_is_retried_and_then_becomes_a_dead_letter() {
 #[test]
 fn a_flag_asks_again_beyond_the_limit_of_attempts() {
     let sink = Sink::answering(|call| match (call.header("dq-topic"), call.header("dq-attempt").parse()) {
-        ("polls", Ok(1..=20)) | ("capped", _) => CannedAnswer::new(200, "{\"code\":1}"),
-        ("fails", Ok(1..=20)) => CannedAnswer::new(200, "{\"code\":1}"),
-        ("fails", _) => CannedAnswer::new(500, ""),
-        _ => CannedAnswer::new(200, "{\"code\":0}"),
+        ("polls", Ok(1..=20)) | ("capped", _) => HandlerAnswer::new(200, "{\"code\":1}"),
+        ("fails", Ok(1..=20)) => HandlerAnswer::new(200, "{\"code\":1}"),
+        ("fails", _) => HandlerAnswer::new(500, ""),
+        _ => HandlerAnswer::new(200, "{\"code\":0}"),
     });
     let flag = "success = \"non_empty\"\nre_notify_flag = \"{res.code} != 0\"\nretry = [\"10ms\"]\n\
                 breaker_failures = 3\n";
@@ -445,7 +445,7 @@ fn a_flag_asks_again_beyond_the_limit_of_attempts() {
 #[test]
 fn a_receiver_of_the_php_daemon_gets_what_it_knows() {
     let sink = Sink::answering(|call| {
-        CannedAnswer::new(500, if call.header("dq-attempt") == "1" { "" } else { "ok" })
+        HandlerAnswer::new(500, if call.header("dq-attempt") == "1" { "" } else { "ok" })
     });
     let more = "payload = \"form\"\nsuccess = \"non_empty\"\nretry = [\"10ms\"]";
     let config = format!(
@@ -694,7 +694,7 @@ fn a_daemon_that_cannot_start_says_so_and_ends() {
 #[test]
 fn a_slow_callback_delays_no_other_topic() {
     let sink = Sink::answering(|call| {
-        CannedAnswer::new(200, "ok").after(if call.header("dq-topic") == "slow" {
+        HandlerAnswer::new(200, "ok").after(if call.header("dq-topic") == "slow" {
             2 * SECOND
         } else {
             Duration::ZERO
@@ -1134,7 +1134,7 @@ fn unread_large_answers_do_not_fill_the_memory() {
 
 #[test]
 fn a_draining_port_refuses_and_a_lost_client_does_not_block_it() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(3 * SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(3 * SECOND));
     let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
     // This client has sent bytes that are no frame, and does not close the connection.
@@ -1253,7 +1253,7 @@ fn a_child_that_keeps_ending_is_started_ever_later() {
 
 #[test]
 fn logs_go_to_the_files_that_the_php_daemons_users_know() {
-    let sink = Sink::answering(|_| CannedAnswer::new(500, ""));
+    let sink = Sink::answering(|_| HandlerAnswer::new(500, ""));
     let daemon = Daemon::start(&format!("log_dir = \"logs\"\n{}", topic("t", &sink, "max_attempts = 1")));
     succ(&daemon.client().ask(&add("t", "i", 0)).unwrap());
     let read = |kind: &str| -> String {
@@ -1272,7 +1272,7 @@ fn logs_go_to_the_files_that_the_php_daemons_users_know() {
 
 #[test]
 fn a_log_in_json_names_the_topic_and_the_job() {
-    let sink = Sink::answering(|_| CannedAnswer::new(500, ""));
+    let sink = Sink::answering(|_| HandlerAnswer::new(500, ""));
     let daemon = Daemon::start(&format!("log_format = \"json\"\n{}", topic("t", &sink, "max_attempts = 1")));
     succ(&daemon.client().ask(&add("t", "i", 0)).unwrap());
     let lines = || -> Vec<Value> {

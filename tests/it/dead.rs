@@ -5,12 +5,12 @@ use std::process::Command;
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 /// Returns a sink that refuses with the status in the job's body. A job with the body 200 is accepted.
 fn refusing() -> Sink {
-    Sink::answering(|call| CannedAnswer::new(call.body.parse().unwrap_or(500), "no"))
+    Sink::answering(|call| HandlerAnswer::new(call.body.parse().unwrap_or(500), "no"))
 }
 
 const ONCE: &str = "breaker_failures = 0\nmax_attempts = 1";

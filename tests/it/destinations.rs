@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 fn dq(daemon: &Daemon, words: &[&str]) -> String {
@@ -38,9 +38,9 @@ fn job(http: &mut Http, id: &str) -> Value {
 #[test]
 fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
     let sink = Sink::answering(|call| match call.header("dq-attempt") {
-        "1" => CannedAnswer::new(503, "again"),
-        _ if call.header("dq-job-id") == "dies" => CannedAnswer::new(410, "gone"),
-        _ => CannedAnswer::new(200, "ok"),
+        "1" => HandlerAnswer::new(503, "again"),
+        _ if call.header("dq-job-id") == "dies" => HandlerAnswer::new(410, "gone"),
+        _ => HandlerAnswer::new(200, "ok"),
     });
     let daemon = Daemon::start(&topic("t", &sink, "retry = [\"10ms\"]\nmax_attempts = 3"));
     let mut http = Http::tcp(&daemon);
@@ -195,7 +195,7 @@ fn a_host_that_is_no_longer_listed_gets_nothing_more() {
 fn neither_a_redirect_nor_a_new_callback_takes_a_job_elsewhere() {
     let elsewhere = Sink::start();
     let target = elsewhere.url();
-    let first = Sink::answering(move |_| CannedAnswer::new(302, "").with("location", target.clone()));
+    let first = Sink::answering(move |_| HandlerAnswer::new(302, "").with("location", target.clone()));
     let second = Sink::start();
     let daemon = registering();
     let mut http = Http::tcp(&daemon);
@@ -235,7 +235,7 @@ fn times(sink: &Sink) -> Vec<i64> {
 #[test]
 fn a_host_at_its_limit_holds_up_no_job_of_another_host() {
     const TOOK: Duration = Duration::from_millis(120);
-    let slow = Sink::answering(|_| CannedAnswer::new(200, "ok").after(TOOK));
+    let slow = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(TOOK));
     let (quick, other) = (Sink::start(), Sink::start());
     let daemon = Daemon::start(&format!(
         "[consume]\nprocesses = 2\nconcurrency = 4\n{}{}{}[[callback.host]]\nname = \"{}\"\nmax_in_flight = 1\n",
@@ -291,7 +291,7 @@ fn the_rate_of_a_host_holds_for_all_its_topics_together() {
 
 #[test]
 fn a_backlog_of_a_host_at_its_limit_is_passed_quickly() {
-    let slow = Sink::answering(|_| CannedAnswer::new(200, "ok").after(Duration::from_millis(500)));
+    let slow = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(Duration::from_millis(500)));
     let quick = Sink::start();
     let daemon = Daemon::start(&format!(
         "{}[[callback.host]]\nname = \"{}\"\nmax_in_flight = 2\n",

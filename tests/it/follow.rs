@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::{CannedAnswer, ReceivedRequest};
+use cli::{HandlerAnswer, ReceivedRequest};
 use delivery::callback::signatures;
 use serde_json::{Value, json};
 
@@ -146,14 +146,14 @@ fn is_signed(call: &ReceivedRequest) -> bool {
 #[test]
 fn the_end_of_a_job_is_told_with_a_signed_event() {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
-        "bad" => CannedAnswer::new(410, "gone for good"),
-        _ => CannedAnswer::new(200, "well done"),
+        "bad" => HandlerAnswer::new(410, "gone for good"),
+        _ => HandlerAnswer::new(200, "well done"),
     });
     // The receiver of the events fails at first.
     let failed = std::sync::atomic::AtomicBool::new(false);
     let events = Sink::answering(move |_| match failed.swap(true, std::sync::atomic::Ordering::Relaxed) {
-        false => CannedAnswer::new(503, "not yet"),
-        true => CannedAnswer::new(200, "ok"),
+        false => HandlerAnswer::new(503, "not yet"),
+        true => HandlerAnswer::new(200, "ok"),
     });
     let daemon = Daemon::start(&format!("[http]\nauth = \"none\"\n{}", topic("plain", &sink, "")));
     let mut http = Http::unix(&daemon);

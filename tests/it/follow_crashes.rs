@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::json;
 
 use crate::support::redis::RedisServer;
@@ -79,7 +79,7 @@ fn topics(sink: &Sink) -> String {
 }
 
 fn sink() -> Sink {
-    Sink::answering(|_| CannedAnswer::new(200, "ok").after(Duration::from_millis(5)))
+    Sink::answering(|_| HandlerAnswer::new(200, "ok").after(Duration::from_millis(5)))
 }
 
 #[test]

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::support::redis::RedisServer;
 use crate::support::{SECOND, eventually, new_job};
-use model::follow::{FollowedJob, Then, job_of};
+use model::follow::{PredecessorJob, Then, job_of};
 use model::headers::Headers;
 use model::job::{Due, NewJob, TopicName};
 use model::settings::{NodeSettings, RedisSettings, StoreSettings};
 use store::{
-    Lanes, LeaseRequest, MoveRequest, OutboxCause, OutboxEntry, Outcome, Settled, Settlement, Store,
+    Lanes, LeaseRequest, OutboxCause, OutboxEntry, Outcome, SetChangeRequest, Settled, Settlement, Store,
 };
 
 const JOBS: usize = 60;
@@ -55,7 +55,7 @@ impl Nodes {
 
 fn make(entry: &OutboxEntry) -> Option<NewJob> {
     let OutboxCause::Then { place, text } = &entry.what else { return None };
-    job_of(text, FollowedJob { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| {
+    job_of(text, PredecessorJob { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| {
         Duration::ZERO
     })
 }
@@ -137,7 +137,7 @@ fn entries_that_were_taken_are_not_taken_again_after_a_move() {
     add_with_followers(&mut *store, JOBS);
     assert_eq!(store.outbox().unwrap().entries, 4 * JOBS as u64);
     let lanes = Lanes::new(&settings).unwrap();
-    let empty = MoveRequest { empty: vec!["r1".into()], ..MoveRequest::default() };
+    let empty = SetChangeRequest { empty: vec!["r1".into()], ..SetChangeRequest::default() };
     let done = lanes.redis().unwrap().move_jobs(&empty, |_| {}).unwrap().unwrap();
     assert_eq!(done.nodes, ["r0", "r2"]);
     assert!(lanes.redis().unwrap().outbox_of("r1").unwrap().entries > 0);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, all_new, eventually, free_port, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::{Value, json};
@@ -266,7 +266,7 @@ fn bodies_that_do_not_end_leave_memory_and_places_for_others() {
 
 #[test]
 fn long_reads_of_one_client_do_not_delay_the_adds_of_others() {
-    let refusing = Sink::answering(|_| CannedAnswer::new(500, "no"));
+    let refusing = Sink::answering(|_| HandlerAnswer::new(500, "no"));
     let once = "breaker_failures = 0\nmax_attempts = 1";
     let daemon = Daemon::start(&format!(
         "[http]\nauth = \"token\"\n{}{}",
@@ -314,7 +314,7 @@ fn long_reads_of_one_client_do_not_delay_the_adds_of_others() {
 
 #[test]
 fn files_are_private_whatever_the_umask() {
-    let sink = Sink::answering(|_| CannedAnswer::new(500, "no"));
+    let sink = Sink::answering(|_| HandlerAnswer::new(500, "no"));
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let (port, http) = (free_port(), free_port());
     let config = format!("log_dir = \"logs\"\n{}", topic("t", &sink, "max_attempts = 1"));

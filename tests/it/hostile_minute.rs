@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::hostile::{connect_from, is_closed, token};
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::{CannedAnswer, TcpClient};
+use cli::{HandlerAnswer, TcpClient};
 use nix::unistd::Pid;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
@@ -205,11 +205,11 @@ fn neighbours_do_not_notice_an_attack() {
     let good = Sink::answering(move |call| {
         let due_ms: i64 = call.header("dq-due-at").parse().unwrap();
         noted.lock().unwrap().push(Duration::from_millis(now_ms().saturating_sub(due_ms).max(0) as u64));
-        CannedAnswer::new(200, "")
+        HandlerAnswer::new(200, "")
     });
-    let refusing = Sink::answering(|_| CannedAnswer::new(500, &"x".repeat(5000)));
-    let hanging = Sink::answering(|_| CannedAnswer::new(200, "").after(Duration::from_secs(3)));
-    let flooding = Sink::answering(|_| CannedAnswer::new(200, &"x".repeat(8 << 20)));
+    let refusing = Sink::answering(|_| HandlerAnswer::new(500, &"x".repeat(5000)));
+    let hanging = Sink::answering(|_| HandlerAnswer::new(200, "").after(Duration::from_secs(3)));
+    let flooding = Sink::answering(|_| HandlerAnswer::new(200, &"x".repeat(8 << 20)));
     let hangs = "timeout = \"2s\"\nbreaker_failures = 0\nmax_attempts = 1\ntenant = \"evil\"\n";
     let limited = "delay = \"1h\"\nadd_rate = \"100/s\"\nmax_pending = 50\nmax_bytes = \"10KiB\"\n";
     let hanging_topics: String = (0..5).map(|n| topic(&format!("evil.hangs{n}"), &hanging, hangs)).collect();

@@ -437,7 +437,7 @@ fn a_store_that_cannot_take_a_job_is_told_and_works_again_after() {
 
 #[test]
 fn a_job_that_is_being_delivered_cannot_be_moved() {
-    let sink = Sink::answering(|_| cli::CannedAnswer::new(200, "ok").after(3 * SECOND));
+    let sink = Sink::answering(|_| cli::HandlerAnswer::new(200, "ok").after(3 * SECOND));
     let daemon = Daemon::start(&topic("t", &sink, "timeout = \"20s\""));
     let mut http = Http::tcp(&daemon);
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1})).is(201);

@@ -8,7 +8,7 @@ use crate::support::http::{Answer, Http};
 use crate::support::mariadb::MariaDb;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, add, eventually, now_ms, on_redis, topic, without_due};
-use cli::CannedAnswer as Answered;
+use cli::HandlerAnswer as Answered;
 use serde_json::{Value, json};
 
 /// Starts a daemon with a registry, and with one topic in the configuration file.

@@ -9,7 +9,7 @@ use crate::support::mariadb::MariaDb;
 use crate::support::php::{Php, Target, YEAR_2033, all, bucket, bucket_of, import, topics_of_all_buckets};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, stats, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use mysql::prelude::Queryable;
 use serde_json::json;
@@ -436,8 +436,8 @@ fn a_running_daemon_delivers_imported_jobs_and_counts_failures() {
     let refused = Arc::new(AtomicU32::new(0));
     let times = Arc::clone(&refused);
     let sink = Sink::answering(move |_| match times.fetch_add(1, Ordering::Relaxed) {
-        0 => CannedAnswer::new(500, "no"),
-        _ => CannedAnswer::new(200, "ok"),
+        0 => HandlerAnswer::new(500, "no"),
+        _ => HandlerAnswer::new(200, "ok"),
     });
     let form = topic("orders", &sink, "payload = \"form\"\nretry = [\"10ms\"]\nmax_attempts = 4");
     let mut daemon = Daemon::start(&form);
@@ -466,8 +466,8 @@ fn imported_failures_count_as_in_the_php_daemon() {
     let database = MariaDb::shared().database_of("CHARACTER SET utf8");
     let php = Php::start();
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
-        id if id.starts_with("flag") => CannedAnswer::new(200, "{\"code\":1}"),
-        _ => CannedAnswer::new(200, ""),
+        id if id.starts_with("flag") => HandlerAnswer::new(200, "{\"code\":1}"),
+        _ => HandlerAnswer::new(200, ""),
     });
     let registry = format!("[registry]\nurl = \"{}\"\n", database.url());
     let mut daemon = Daemon::start(&registry);

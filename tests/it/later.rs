@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::{CannedAnswer, ReceivedRequest};
+use cli::{HandlerAnswer, ReceivedRequest};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
 /// Returns a sink that answers later.
 fn later() -> Sink {
-    Sink::answering(|_| CannedAnswer::new(202, "").with("dq-ack", "later"))
+    Sink::answering(|_| HandlerAnswer::new(202, "").with("dq-ack", "later"))
 }
 
 /// A topic whose receiver may answer later. By default it must not.
@@ -238,7 +238,7 @@ fn a_job_is_settled_at_another_host_than_the_one_that_called() {
 #[test]
 fn a_receiver_may_be_faster_than_its_own_answer() {
     let sink = Sink::answering(|_| {
-        CannedAnswer::new(202, "").with("dq-ack", "later").after(Duration::from_millis(700))
+        HandlerAnswer::new(202, "").with("dq-ack", "later").after(Duration::from_millis(700))
     });
     let daemon = Daemon::start(&topic("t", &sink, RETRY));
     let mut http = Http::tcp(&daemon);
@@ -256,7 +256,7 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 #[test]
 fn the_headers_of_a_job_come_with_each_of_its_callbacks() {
     let sink = Sink::answering(|call| {
-        CannedAnswer::new(if call.header("dq-attempt") == "1" { 500 } else { 200 }, "")
+        HandlerAnswer::new(if call.header("dq-attempt") == "1" { 500 } else { 200 }, "")
     });
     let daemon = Daemon::start(&topic("t", &sink, RETRY));
     let mut http = Http::tcp(&daemon);
@@ -313,7 +313,7 @@ fn the_headers_of_a_job_come_with_each_of_its_callbacks() {
 
 #[test]
 fn a_topics_headers_are_final_and_guarded_ones_must_be_listed() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, ""));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, ""));
     let own = "headers = { x-shop = \"7\" }\n";
     let two = topic("t", &sink, own) + &topic("listed", &sink, "job_headers = [\"Authorization\"]\n");
     let daemon = Daemon::start(&two);

@@ -104,7 +104,7 @@ fn a_topic_that_is_deleted_while_its_callback_runs_ends_its_job() {
     let slow = Sink::answering(move |_| {
         begins.store(true, Ordering::Relaxed);
         eventually(9 * SECOND, "the word to end", || ends.load(Ordering::Relaxed).then_some(()));
-        cli::CannedAnswer::new(200, "ok")
+        cli::HandlerAnswer::new(200, "ok")
     });
     let (daemon, mut registry) = daemon(MariaDb::shared(), "");
     let topic = Topic { timeout: 10 * SECOND, ..calling("t", &slow) };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::support::mariadb::MariaDb;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, on_redis, pending, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use model::metrics::AddOutcome;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
@@ -79,9 +79,9 @@ fn start() -> (Sink, Daemon) {
 
 fn start_with(sections: &str) -> (Sink, Daemon) {
     let sink = Sink::answering(|call| match call.header("dq-job-id").as_bytes()[0] {
-        b'f' => CannedAnswer::new(500, "no"),
-        b'g' => CannedAnswer::new(410, "gone"),
-        _ => CannedAnswer::new(200, "ok"),
+        b'f' => HandlerAnswer::new(500, "no"),
+        b'g' => HandlerAnswer::new(410, "gone"),
+        _ => HandlerAnswer::new(200, "ok"),
     });
     let more = "retry = [\"10ms\"]\nmax_attempts = 2\ntimeout = \"20s\"";
     let daemon = Daemon::start(&format!("[timer]\nprocesses = 2\n{sections}{}", topic("t", &sink, more)));

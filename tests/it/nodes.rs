@@ -15,7 +15,7 @@ use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
 use model::settings;
 use nix::sys::signal::Signal;
-use store::{self, Lanes, LeaseRequest, MoveRequest, Outcome, Settled, Settlement, Store};
+use store::{self, Lanes, LeaseRequest, Outcome, SetChangeRequest, Settled, Settlement, Store};
 
 /// Several nodes. Some of them are in the configuration of a daemon.
 struct Fleet {
@@ -415,7 +415,7 @@ fn a_process_that_has_not_followed_a_move_sees_no_older_node() {
         lanes.nodes();
         let (names, none) = (vec!["r2".to_owned()], Vec::new());
         let (add, empty) = if ask == "add" { (names, none) } else { (none, names) };
-        let ask = MoveRequest { add, empty, ..MoveRequest::default() };
+        let ask = SetChangeRequest { add, empty, ..SetChangeRequest::default() };
         mover.redis().unwrap().move_jobs(&ask, |_| {}).unwrap().unwrap();
         // The states that this process has read may be up to a second old.
         let states = lanes.nodes();

@@ -101,7 +101,7 @@ fn a_job_that_expired_is_a_dead_letter_and_no_client_gets_it() {
 
 #[test]
 fn a_retry_of_a_callback_never_begins_after_the_expiry() {
-    let sink = Sink::answering(|_| cli::CannedAnswer::new(500, "no"));
+    let sink = Sink::answering(|_| cli::HandlerAnswer::new(500, "no"));
     let more = "expire_after = \"1500ms\"\nretry = [\"500ms\"]\nmax_attempts = 50";
     let daemon = Daemon::start(&topic("t", &sink, more));
     let mut http = Http::unix(&daemon);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 
 const MODES: [&str; 4] = ["200", "503", "418", "slow"];
 
@@ -23,9 +23,9 @@ fn add_jobs(http: &mut Http) {
 
 fn sink() -> Sink {
     Sink::answering(|call| match call.header("dq-job-id").split('-').next().unwrap() {
-        "hangs" => CannedAnswer::new(200, "ok").after(20 * SECOND),
-        "slow" => CannedAnswer::new(200, "ok").after(SECOND * 3 / 10),
-        status => CannedAnswer::new(status.parse().unwrap(), "an answer"),
+        "hangs" => HandlerAnswer::new(200, "ok").after(20 * SECOND),
+        "slow" => HandlerAnswer::new(200, "ok").after(SECOND * 3 / 10),
+        status => HandlerAnswer::new(status.parse().unwrap(), "an answer"),
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cli::{CannedAnswer, TcpClient};
+use cli::{HandlerAnswer, TcpClient};
 use protocol::dq::Framing;
 
 use crate::support::redis::RedisServer;
@@ -109,7 +109,7 @@ fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
 fn sink() -> Sink {
     Sink::answering(|call| {
         let status = if call.header("dq-job-id").ends_with('3') { 410 } else { 200 };
-        CannedAnswer::new(status, "ok").after(Duration::from_millis(10))
+        HandlerAnswer::new(status, "ok").after(Duration::from_millis(10))
     })
 }
 

@@ -5,14 +5,14 @@ use std::process::{Command, Stdio};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, eventually, now_ms, on_redis, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 const ONCE: &str = "breaker_failures = 0\nmax_attempts = 1";
 
 /// Returns a sink that answers with the status in the job's body.
 fn answering() -> Sink {
-    Sink::answering(|call| CannedAnswer::new(call.body.parse().unwrap_or(200), "Closed for Today"))
+    Sink::answering(|call| HandlerAnswer::new(call.body.parse().unwrap_or(200), "Closed for Today"))
 }
 
 /// Adds a job that is due now, and waits until its id has one more record.

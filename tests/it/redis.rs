@@ -648,7 +648,7 @@ fn two_daemons_deliver_each_job_once_and_one_continues_alone() {
     let is_slow = Arc::clone(&slow);
     let sink = Sink::answering(move |_| {
         let pause = if is_slow.load(Ordering::Relaxed) { 30 } else { 0 };
-        cli::CannedAnswer::new(200, "ok").after(Duration::from_secs(pause))
+        cli::HandlerAnswer::new(200, "ok").after(Duration::from_secs(pause))
     });
     let pair = Pair::start(&topic("t", &sink, "timeout = \"1s\"\nretry = [\"100ms\"]"));
     a.stop();

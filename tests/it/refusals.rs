@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use nix::sys::signal::Signal;
 
 /// How often each refused request is sent.
@@ -154,7 +154,7 @@ fn refused_requests_without_a_token_are_only_counted() {
 
 #[test]
 fn ids_and_reasons_are_cut_and_escaped_in_the_log() {
-    let sink = Sink::answering(|_| CannedAnswer::new(500, "no"));
+    let sink = Sink::answering(|_| HandlerAnswer::new(500, "no"));
     let rule = format!("success = \"{{res.code}} == '{}'\"", "n".repeat(900));
     let daemon = Daemon::start(&topic("t", &sink, &rule));
     let id = format!("\u{1b}[2J\n{}", "i".repeat(240));

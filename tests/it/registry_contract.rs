@@ -9,8 +9,8 @@ use crate::support::mariadb::{Database, MariaDb};
 use crate::support::redis::RedisServer;
 use model::audit::{self, AuditEntry};
 use model::bulk::{
-    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, PlannedJobChange,
-    RUNNING_MAX,
+    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, PlannedJobChange, RUNNING_MAX,
+    StoredBulkOperation,
 };
 use model::job::{Priority, TopicName};
 use model::metrics::{MetricSubject, PageSums, Sums};
@@ -1044,7 +1044,8 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         assert_eq!(registry.audit(None, 9).unwrap().len(), 1);
         assert_eq!(registry.bulk(first).unwrap().unwrap().ended, Some((BulkEnd::Stopped, 1_000)));
         assert!(!registry.stop_bulk(first).unwrap());
-        let numbers = |rows: Vec<BulkRow>| rows.into_iter().map(|row| row.number).collect::<Vec<_>>();
+        let numbers =
+            |rows: Vec<StoredBulkOperation>| rows.into_iter().map(|row| row.number).collect::<Vec<_>>();
         assert_eq!(numbers(registry.bulks(None, 9).unwrap()), [second, first]);
         assert_eq!(numbers(registry.bulks(Some(second), 9).unwrap()), [first]);
         // There is a limit for the number of running operations.

@@ -11,7 +11,7 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, on_redis,
     pending, takes, topic,
 };
-use cli::{CannedAnswer, TcpClient};
+use cli::{HandlerAnswer, TcpClient};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use protocol::dq::Framing;
@@ -159,7 +159,7 @@ fn a_restart_requested_while_an_executable_is_tried_follows_it() {
 
 #[test]
 fn a_callback_longer_than_drain_timeout_is_finished_once() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(3 * SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(3 * SECOND));
     let daemon =
         Daemon::start(&format!("drain_timeout = \"500ms\"\n{}", topic("t", &sink, "timeout = \"10s\"")));
     assert!(takes(&daemon, "t", "slow"));
@@ -354,7 +354,7 @@ fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
 
 #[test]
 fn a_moved_port_is_released_while_a_callback_still_runs() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(4 * SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(4 * SECOND));
     let daemon = Daemon::start(&topic("t", &sink, "timeout = \"20s\""));
     assert!(takes(&daemon, "t", "slow"));
     eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
@@ -586,7 +586,7 @@ fn usr1_opens_the_log_files_anew() {
 
 #[test]
 fn term_overrides_a_restart_that_is_under_way() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(Duration::from_secs(2)));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(Duration::from_secs(2)));
     let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
     assert!(takes(&daemon, "t", "slow"));
     eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));

@@ -10,7 +10,7 @@ use crate::support::raw::{Line, Raw};
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::settings::{CallbackSettings, Guard, TlsClientSettings};
+use model::settings::{CallbackSettings, GuardLevel, TlsClientSettings};
 use model::topic::{Success, Topic};
 use nix::sys::socket::{Backlog, listen};
 use rustls::pki_types::pem::PemObject as _;
@@ -161,8 +161,11 @@ const ROWS: &[Row] = &[
 ];
 
 fn call(url: &str, success: &str, body: &str) -> (Verdict, Duration) {
-    let settings =
-        CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls: TlsClientSettings::default() };
+    let settings = CallbackSettings {
+        guard: GuardLevel::Metadata,
+        allow: Vec::new(),
+        tls: TlsClientSettings::default(),
+    };
     let name = TopicName::new("t").unwrap();
     let topic = Topic {
         timeout: TIMEOUT,

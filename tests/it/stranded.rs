@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 /// Returns a section that sends every alert at once to a webhook.
@@ -146,7 +146,7 @@ fn a_topic_that_is_removed_with_its_jobs_delivers_none_of_them() {
     let slow = Sink::answering(move |_| {
         begins.store(true, Ordering::Relaxed);
         eventually(20 * SECOND, "the word to end", || ends.load(Ordering::Relaxed).then_some(()));
-        cli::CannedAnswer::new(200, "ok")
+        cli::HandlerAnswer::new(200, "ok")
     });
     let daemon = daemon("");
     let mut http = Http::unix(&daemon);
@@ -220,7 +220,7 @@ fn a_killed_purge_removes_nothing_or_is_finished_by_the_next() {
 
 #[test]
 fn a_run_says_why_the_job_is_not_delivered() {
-    let sink = Sink::answering(|_| CannedAnswer::new(500, "no"));
+    let sink = Sink::answering(|_| HandlerAnswer::new(500, "no"));
     let daemon = daemon("");
     let mut http = Http::unix(&daemon);
     register(&mut http, "slow", &sink, json!({"rate": "1/h"}));

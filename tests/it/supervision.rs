@@ -13,7 +13,7 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, children_of, eventually, faulty, free_port, install, now_ms,
     on_redis, pending, takes, topic,
 };
-use cli::{CannedAnswer, TcpClient};
+use cli::{HandlerAnswer, TcpClient};
 use nix::sys::signal::{Signal, kill};
 use protocol::dq::Framing;
 use serde_json::Value;
@@ -91,7 +91,7 @@ fn a_child_that_spins_hangs_or_does_not_listen_is_replaced() {
 
 #[test]
 fn idleness_long_callbacks_and_long_drains_are_no_silence() {
-    let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(4 * SECOND));
+    let sink = Sink::answering(|_| HandlerAnswer::new(200, "ok").after(4 * SECOND));
     let daemon = Daemon::start(&format!("watchdog = \"1s\"\n{}", topic("t", &sink, "timeout = \"20s\"")));
     let before = daemon.wait_all_up(SLOTS);
     assert!(takes(&daemon, "t", "slow"));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis, topic};
-use cli::CannedAnswer;
+use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
 /// Runs `dq`. Returns its exit code, and what it wrote.
@@ -32,8 +32,8 @@ fn job(http: &mut Http, topic: &str, id: &str) -> Value {
 #[test]
 fn a_job_has_its_tags_from_the_add_to_the_record() {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
-        "dies" => CannedAnswer::new(410, "gone"),
-        _ => CannedAnswer::new(200, "ok"),
+        "dies" => HandlerAnswer::new(410, "gone"),
+        _ => HandlerAnswer::new(200, "ok"),
     });
     let daemon = Daemon::start(&topic("t", &sink, "max_attempts = 1"));
     let mut http = Http::tcp(&daemon);
@@ -180,7 +180,7 @@ fn ids(found: &[[String; 3]]) -> Vec<&str> {
 
 #[test]
 fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
-    let sink = Sink::answering(|_| CannedAnswer::new(410, "gone"));
+    let sink = Sink::answering(|_| HandlerAnswer::new(410, "gone"));
     let names = ["a", "b", "c", "d", "e", "f"];
     let daemon = Daemon::start(&names.map(|name| topic(name, &sink, "max_attempts = 1")).concat());
     let mut http = Http::tcp(&daemon);
@@ -326,7 +326,7 @@ fn a_token_finds_the_jobs_of_its_own_topics_only() {
         // Tokens need a registry.
         return;
     }
-    let sink = Sink::answering(|_| CannedAnswer::new(410, "a secret answer"));
+    let sink = Sink::answering(|_| HandlerAnswer::new(410, "a secret answer"));
     let topics = ["shop.a", "shop.b", "bank.a"].map(|name| topic(name, &sink, "max_attempts = 1")).concat();
     let daemon = Daemon::start(&format!("[http]\nauth = \"token\"\n{topics}"));
     let mut root = Http::unix(&daemon);

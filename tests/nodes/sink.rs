@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cli::{CallbackReceiver, CannedAnswer, ReceivedRequest};
+use cli::{CallbackReceiver, HandlerAnswer, ReceivedRequest};
 use serde_json::{Value, json};
 
 use crate::ledger::{Delivery, Id, Version};
@@ -32,7 +32,7 @@ impl Sink {
         let handler = move |call: ReceivedRequest| {
             let at = begun.elapsed().as_micros() as u64;
             let Some((id, version, fate)) = read(&call) else {
-                return CannedAnswer::new(400, "no job of a campaign");
+                return HandlerAnswer::new(400, "no job of a campaign");
             };
             let is_accepted = all.load(Ordering::SeqCst)
                 || match fate.as_str() {
@@ -41,7 +41,7 @@ impl Sink {
                     _ => true,
                 };
             noted.lock().unwrap().push(Delivery { id, version, at, is_accepted, asked: None });
-            let answer = CannedAnswer::new(if is_accepted { 200 } else { 500 }, "");
+            let answer = HandlerAnswer::new(if is_accepted { 200 } else { 500 }, "");
             if fate == "slowly" { answer.after(Duration::from_millis(400)) } else { answer }
         };
         let receiver = CallbackReceiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();

@@ -11,18 +11,18 @@ use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTi
 pub(super) struct EarlyAnswerConnector;
 
 impl<In: Transport> Connector<In> for EarlyAnswerConnector {
-    type Out = EarlyAnswerStream<In>;
+    type Out = EarlyAnswerTransport<In>;
 
     fn connect(&self, _: &ConnectionDetails<'_>, made: Option<In>) -> Result<Option<Self::Out>, Error> {
-        Ok(made.map(EarlyAnswerStream))
+        Ok(made.map(EarlyAnswerTransport))
     }
 }
 
 /// A connection that can still be read after sending on it has failed.
 #[derive(Debug)]
-pub(super) struct EarlyAnswerStream<T>(T);
+pub(super) struct EarlyAnswerTransport<T>(T);
 
-impl<T: Transport> Transport for EarlyAnswerStream<T> {
+impl<T: Transport> Transport for EarlyAnswerTransport<T> {
     fn buffers(&mut self) -> &mut dyn Buffers {
         self.0.buffers()
     }

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::super::api::Api;
 use super::super::target::DaemonEndpoint;
 use super::BenchBulk;
-use super::daemon::{BenchDaemon, BenchDaemonOptions, DaemonControl, Store};
-use super::dialects::TcpDialect;
+use super::daemon::{BenchDaemon, BenchDaemonControl, BenchDaemonOptions, Store};
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
 use super::report::BenchReport;
+use super::workloads::TcpAddWorkload;
 use super::works::{BenchResult, await_jobs, jobs, store};
 use host::now_ms;
 use model::job::{Body, Due, JobId, JobKey, NewJob, State, TopicName};
@@ -70,7 +70,13 @@ fn count(store: &mut dyn store::Store, first_ms: i64) -> Result<(u64, u64)> {
 
 /// Follows the operation to its end. Kills its process `kills` times, at equal parts of the work (two kills: at each
 /// third). Returns what the API shows at the end, and how often the process was killed.
-fn follow(api: &Api, control: &DaemonControl, number: u64, count: u64, kills: u32) -> Result<(Value, u32)> {
+fn follow(
+    api: &Api,
+    control: &BenchDaemonControl,
+    number: u64,
+    count: u64,
+    kills: u32,
+) -> Result<(Value, u32)> {
     let path = format!("/v1/jobs/bulk/{number}");
     let (mut killed, mut before, mut last) = (0, 0, Instant::now());
     loop {
@@ -108,7 +114,7 @@ fn serve(
         let send_mode = SendMode::Open { per_second: rate };
         let until = StopCondition::Count((rate / 2.0).ceil() as u64);
         let work = jobs(&format!("{run}{part}-"), options.topics, 125, (100, 400));
-        let volley = fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut TcpDialect(work))?;
+        let volley = fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut TcpAddWorkload(work))?;
         all += volley.done;
         if over.load(Ordering::Relaxed) {
             break;

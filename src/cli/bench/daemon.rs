@@ -14,9 +14,9 @@ use nix::unistd::Pid;
 
 use super::super::own_daemon::{DaemonProcess, TemporaryFolder, free_port, local};
 use super::OutageKind;
-use super::dialects::PauseDialect;
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
 use super::sink::{Sink, SinkImplementation};
+use super::workloads::PauseWorkload;
 use host::{usage_of, whole_status};
 use model::status::{DaemonStatus, MasterPhase, Renewal};
 
@@ -115,7 +115,7 @@ impl BenchDaemon {
         text += &beanstalk.map_or_else(String::new, pull_configuration);
         std::fs::write(folder.0.join("dq.toml"), text)?;
         let mut daemon = DaemonProcess::start(&folder)?;
-        let control = DaemonControl { run_dir: folder.0.join("var/run") };
+        let control = BenchDaemonControl { run_dir: folder.0.join("var/run") };
         // The ports accept connections before a process reads from them. So this waits until the daemon reports that
         // all of its processes are ready.
         await_start("dq-master", || daemon.has_ended(), || control.is_steady())
@@ -124,8 +124,8 @@ impl BenchDaemon {
     }
 
     /// Returns the control of the daemon. It sends its requests to the master.
-    pub(super) fn control(&self) -> DaemonControl {
-        DaemonControl { run_dir: self.folder.0.join("var/run") }
+    pub(super) fn control(&self) -> BenchDaemonControl {
+        BenchDaemonControl { run_dir: self.folder.0.join("var/run") }
     }
 
     /// Returns the memory (PSS, in bytes) and the processor time of all processes of the daemon together.
@@ -139,7 +139,7 @@ impl BenchDaemon {
         let word = if hold { "pause" } else { "resume" };
         let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(topics.into()));
         let volley =
-            fire(LoadTarget::new(self.http, topics.min(16)), send_mode, until, &mut PauseDialect(word))?;
+            fire(LoadTarget::new(self.http, topics.min(16)), send_mode, until, &mut PauseWorkload(word))?;
         if volley.failed > 0 { bail!("cannot {word} {} topics", volley.failed) } else { Ok(()) }
     }
 
@@ -193,11 +193,11 @@ impl BenchDaemon {
 
 /// A running daemon, which can be asked for its status, killed in part, and restarted.
 #[derive(Debug, Clone)]
-pub(super) struct DaemonControl {
+pub(super) struct BenchDaemonControl {
     run_dir: PathBuf,
 }
 
-impl DaemonControl {
+impl BenchDaemonControl {
     fn status(&self) -> Result<DaemonStatus> {
         Ok(whole_status(&self.run_dir, PATIENCE)?)
     }

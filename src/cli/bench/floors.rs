@@ -1,6 +1,6 @@
 //! What the same work costs without dq: a program that only inserts into SQLite, an HTTP handler that does nothing, a
-//! thread that only sleeps. [`super::dialects::RedisDialect`] and [`super::dialects::DirectCallDialect`] are floors
-//! as well.
+//! thread that only sleeps. [`super::workloads::RedisFloorWorkload`] and [`super::workloads::DirectCallWorkload`] are
+//! floors as well.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -17,8 +17,8 @@ use hdrhistogram::Histogram;
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::super::own_daemon::local;
-use super::dialects::JobTemplate;
 use super::load::histogram;
+use super::workloads::JobTemplate;
 
 /// Inserts jobs into SQLite during `time`. Each transaction inserts `commit` jobs. Each commit is written to the disk.
 /// A row has the topic, the id, the due time and the body. Indexes find rows by topic and id, and by due time. Returns

@@ -22,7 +22,7 @@ use super::super::progress::Progress;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A protocol: how requests are written, and how answers are read.
-pub(super) trait Dialect {
+pub(super) trait Workload {
     /// Appends the request with this number.
     fn ask(&mut self, number: u64, out: &mut Vec<u8>);
 
@@ -74,7 +74,7 @@ impl LoadTarget {
 
 /// The result of a measurement.
 #[derive(Debug)]
-pub(super) struct LoadRun {
+pub(super) struct LoadResult {
     /// Requests that were answered with success.
     pub done: u64,
     /// Requests that were refused.
@@ -97,7 +97,7 @@ impl StopCondition {
     }
 }
 
-impl LoadRun {
+impl LoadResult {
     /// Returns how many requests per second succeeded.
     pub(super) fn per_second(&self) -> f64 {
         self.done as f64 / self.took.as_secs_f64().max(1e-9)
@@ -159,15 +159,15 @@ pub(super) fn fire(
     target: LoadTarget,
     send_mode: SendMode,
     until: StopCondition,
-    dialect: &mut dyn Dialect,
-) -> Result<LoadRun> {
+    workload: &mut dyn Workload,
+) -> Result<LoadResult> {
     let mut progress = until.progress();
     let mut poll = Poll::new()?;
     let mut all =
         (0..target.connections).map(|n| connect(&poll, target.address, n)).collect::<Result<Vec<_>>>()?;
     let mut events = Events::with_capacity(1024);
     let mut volley =
-        LoadRun { done: 0, failed: 0, unknown: Vec::new(), took: Duration::ZERO, latency_us: histogram() };
+        LoadResult { done: 0, failed: 0, unknown: Vec::new(), took: Duration::ZERO, latency_us: histogram() };
     let mut schedule = Schedule { send_mode, until, began: Instant::now(), sent: 0 };
     let (mut turn, mut last, mut reported) = (0, Instant::now(), 0);
     loop {
@@ -188,7 +188,7 @@ pub(super) fn fire(
                 continue;
             }
             unlucky = 0;
-            dialect.ask(schedule.sent, &mut connection.out);
+            workload.ask(schedule.sent, &mut connection.out);
             connection.in_flight.push_back((schedule.sent, due.unwrap_or(now)));
             schedule.sent += 1;
         }
@@ -219,7 +219,7 @@ pub(super) fn fire(
             let connection = &mut all[n];
             connection.writable |= event.is_writable();
             if event.is_readable() {
-                let taken = take(connection, event.is_read_closed(), dialect, &mut volley);
+                let taken = take(connection, event.is_read_closed(), workload, &mut volley);
                 mend(connection, taken, (&poll, &target, n), &mut volley)?;
                 last = Instant::now();
             }
@@ -238,7 +238,7 @@ fn mend(
     connection: &mut LoadConnection,
     came: Result<(), LoadConnectionFailure>,
     (poll, target, number): (&Poll, &LoadTarget, usize),
-    volley: &mut LoadRun,
+    volley: &mut LoadResult,
 ) -> Result<()> {
     match came {
         Ok(()) => Ok(()),
@@ -293,8 +293,8 @@ fn flush(connection: &mut LoadConnection) -> Result<(), LoadConnectionFailure> {
 fn take(
     connection: &mut LoadConnection,
     has_ended: bool,
-    dialect: &dyn Dialect,
-    volley: &mut LoadRun,
+    workload: &dyn Workload,
+    volley: &mut LoadResult,
 ) -> Result<(), LoadConnectionFailure> {
     let mut buffer = [0; 64 << 10];
     let mut end = Ok(());
@@ -323,7 +323,7 @@ fn take(
     }
     let (mut read, now) = (0, Instant::now());
     while let Some((bytes, is_success)) =
-        dialect.answer(&connection.input[read..]).map_err(LoadConnectionFailure::Unexpected)?
+        workload.answer(&connection.input[read..]).map_err(LoadConnectionFailure::Unexpected)?
     {
         read += bytes;
         let Some((_, sent)) = connection.in_flight.pop_front() else {

@@ -4,7 +4,6 @@
 
 mod bulk;
 mod daemon;
-mod dialects;
 mod floors;
 mod load;
 mod outage;
@@ -12,6 +11,7 @@ mod pull;
 mod records;
 mod report;
 mod sink;
+mod workloads;
 mod works;
 
 use std::time::Duration;
@@ -44,29 +44,29 @@ enum BenchCommand {
     /// into SQLite, or an HTTP handler that does nothing
     Add(BenchAdd),
     /// Measure the delivery of a backlog of due jobs; compared with a client that posts to the same receiver directly
-    Deliver(Deliver),
+    Deliver(BenchDeliver),
     /// Measure the delivery of a backlog of due jobs with records of ended jobs, and without
     Records(BenchRecords),
     /// Measure how long it takes to find the record of one id among many
     Find(BenchFind),
     /// Measure how late jobs arrive at a constant rate
-    Lateness(LatenessOptions),
+    Lateness(BenchLateness),
     /// Measure adds, sent as fast as they are answered, while the added jobs become due and are delivered
-    Mixed(Mixed),
+    Mixed(BenchMixed),
     /// Measure a topic with quick callbacks, beside a topic with slow callbacks and one whose callbacks are never
     /// answered
-    Isolation(Isolation),
+    Isolation(BenchIsolation),
     /// Measure a shift of many jobs while the process that does it is killed, beside a topic with quick callbacks
     Bulk(BenchBulk),
     /// Measure clients that reserve jobs and ack them, and how late jobs with a delay of a second come to clients that
     /// wait; compared with beanstalkd
-    Pull(Pull),
+    Pull(BenchPull),
     /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
     Outage(BenchOutage),
     /// Measure what an idle daemon costs
     Idle(BenchIdle),
     /// Send jobs at a constant rate for a long time, while processes are killed: no job may be lost
-    Soak(Soak),
+    Soak(BenchSoak),
 }
 
 /// The protocol that the clients use.
@@ -131,7 +131,7 @@ struct BenchAdd {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench deliver --jobs 100000 --store redis")]
-struct Deliver {
+struct BenchDeliver {
     /// How many jobs are due
     #[arg(long, default_value_t = 50_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     jobs: u64,
@@ -173,7 +173,7 @@ struct BenchFind {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench lateness --rate 1000 --time 30s")]
-struct LatenessOptions {
+struct BenchLateness {
     #[command(flatten)]
     clients: LoadOptions,
     /// Jobs a second
@@ -188,7 +188,7 @@ struct LatenessOptions {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench mixed --connections 4 --depth 8")]
-struct Mixed {
+struct BenchMixed {
     #[command(flatten)]
     clients: LoadOptions,
     /// Requests in flight on each connection
@@ -203,7 +203,7 @@ struct Mixed {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench isolation --slow 1000 --rate 50")]
-struct Isolation {
+struct BenchIsolation {
     /// How many jobs have a callback that takes 3 s; for the same number of jobs, the callback is never answered
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
     slow: u64,
@@ -257,7 +257,7 @@ enum PullClients {
 #[command(
     after_help = "Examples:\n  dq bench pull --store redis\n  dq bench pull --over http --waiting 5000\n\nIt starts a beanstalkd of its own, which must be in PATH."
 )]
-struct Pull {
+struct BenchPull {
     /// The protocol of the clients of dq
     #[arg(long, value_enum, default_value = "tcp")]
     over: PullClients,
@@ -330,7 +330,7 @@ struct BenchIdle {
 #[command(
     after_help = "Examples:\n  dq bench soak --rate 500 --time 10m --kill 5s\n  dq bench soak --rate 5000 --time 1m --restart 10s"
 )]
-struct Soak {
+struct BenchSoak {
     /// Jobs a second
     #[arg(long, default_value = "500", value_parser = rate)]
     rate: f64,

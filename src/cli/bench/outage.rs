@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::daemon::{BenchDaemon, Store};
-use super::dialects::TcpDialect;
-use super::load::{Dialect, LoadTarget, SendMode, StopCondition, fire};
-use super::report::BenchReport;
-use super::works::{BenchResult, DAY_MS, ROUNDS, jobs, median};
+use super::load::{LoadTarget, SendMode, StopCondition, Workload, fire};
+use super::report::{BenchReport, median};
+use super::workloads::TcpAddWorkload;
+use super::works::{BenchResult, DAY_MS, ROUNDS, jobs};
 use super::{BenchOutage, OutageKind};
 use model::job::{JobId, JobKey, TopicName};
 use store::Lanes;
@@ -17,23 +17,23 @@ use store::Lanes;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Adds of jobs over TCP. All of these jobs have the same home node.
-struct NodeAddDialect<'a> {
-    adds: TcpDialect,
+struct HomeNodeAddWorkload<'a> {
+    adds: TcpAddWorkload,
     lanes: &'a Lanes,
     node: usize,
     next: u64,
 }
 
-impl NodeAddDialect<'_> {
+impl HomeNodeAddWorkload<'_> {
     fn home(&self, number: u64) -> usize {
-        let TcpDialect(jobs) = &self.adds;
+        let TcpAddWorkload(jobs) = &self.adds;
         let topic = TopicName::new(&jobs.topic(number)).expect("the measurement's own topic");
         let id = JobId::new(jobs.id(number)).expect("the measurement's own id");
         self.lanes.lane_of(&JobKey { topic, id })
     }
 }
 
-impl Dialect for NodeAddDialect<'_> {
+impl Workload for HomeNodeAddWorkload<'_> {
     fn ask(&mut self, _: u64, out: &mut Vec<u8>) {
         while self.home(self.next) != self.node {
             self.next += 1;
@@ -62,8 +62,8 @@ pub(super) fn run(outage: &BenchOutage) -> BenchResult {
     let (send_mode, until) =
         (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
     let to_node = |run: String, node| {
-        let adds = TcpDialect(jobs(&run, daemon.topics, clients.size, (DAY_MS, DAY_MS)));
-        NodeAddDialect { adds, lanes: &lanes, node, next: 0 }
+        let adds = TcpAddWorkload(jobs(&run, daemon.topics, clients.size, (DAY_MS, DAY_MS)));
+        HomeNodeAddWorkload { adds, lanes: &lanes, node, next: 0 }
     };
     let measure = |stage: &BenchDaemon, run: String| -> Result<f64> {
         let target = LoadTarget::new(stage.server, clients.connections);
@@ -101,8 +101,8 @@ pub(super) fn run(outage: &BenchOutage) -> BenchResult {
         clients.connections,
         clients.size
     );
-    // A node adds more slowly the more jobs it has: the time for an add grows by a nearly constant amount. So the time for
-    // an add in an outage is compared with the mean of the times before and after it.
+    // A node adds more slowly the more jobs it has: the time for an add grows by a nearly constant amount. So the time
+    // for an add in an outage is compared with the mean of the times before and after it.
     let ratio = |(with, without): (&[f64], &f64)| without * (1.0 / with[0] + 1.0 / with[1]) / 2.0;
     let ratios = with.windows(2).zip(&without).map(ratio).collect();
     let mut report = BenchReport::new("outage", settings);

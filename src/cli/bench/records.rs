@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::daemon::{BenchDaemon, BenchDaemonOptions, Store};
-use super::dialects::FindDialect;
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
-use super::report::BenchReport;
+use super::report::{BenchReport, median};
+use super::workloads::FindWorkload;
 use super::works::{BenchResult, await_jobs, fill, jobs, store};
 use super::{BenchFind, BenchRecords};
 
@@ -16,14 +16,14 @@ use super::{BenchFind, BenchRecords};
 const RUN: &str = "r";
 
 /// The result of one delivery of the backlog.
-struct DeliveryRun {
+struct DeliveryResult {
     per_second: f64,
     missing: u64,
     /// How many bytes the store uses after the delivery.
     bytes: u64,
 }
 
-fn deliver(options: &BenchDaemonOptions, count: u64, size: u32) -> Result<(DeliveryRun, BenchDaemon)> {
+fn deliver(options: &BenchDaemonOptions, count: u64, size: u32) -> Result<(DeliveryResult, BenchDaemon)> {
     let mut stage = BenchDaemon::start(options)?;
     stage.hold(options.topics, true)?;
     fill(&stage, jobs(RUN, options.topics, size, (0, 0)), count)?;
@@ -37,14 +37,9 @@ fn deliver(options: &BenchDaemonOptions, count: u64, size: u32) -> Result<(Deliv
         Store::Embedded => 0,
     };
     Ok((
-        DeliveryRun { per_second: arrived.jobs as f64 / took.as_secs_f64().max(1e-9), missing, bytes },
+        DeliveryResult { per_second: arrived.jobs as f64 / took.as_secs_f64().max(1e-9), missing, bytes },
         stage,
     ))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Delivers the same backlog with records and without, several times in turn.
@@ -57,7 +52,7 @@ pub(super) fn run(cost: &BenchRecords) -> BenchResult {
         kept.push(deliver(&with, *count, *size)?.0);
         none.push(deliver(&without, *count, *size)?.0);
     }
-    let rate = |rounds: &[DeliveryRun]| median(rounds.iter().map(|round| round.per_second).collect());
+    let rate = |rounds: &[DeliveryResult]| median(rounds.iter().map(|round| round.per_second).collect());
     let (rate_kept, rate_none) = (rate(&kept), rate(&none));
     let settings = format!("{}, {rounds} times {count} due jobs of {size} bytes", store(daemon));
     let mut report = BenchReport::new("records", settings);
@@ -65,7 +60,8 @@ pub(super) fn run(cost: &BenchRecords) -> BenchResult {
     report.figure("delivered without records", rate_none, "/s");
     report.ratio("ratio", rate_kept, rate_none, "the rate without records");
     if daemon.store == Store::Redis {
-        let bytes = |rounds: &[DeliveryRun]| median(rounds.iter().map(|round| round.bytes as f64).collect());
+        let bytes =
+            |rounds: &[DeliveryResult]| median(rounds.iter().map(|round| round.bytes as f64).collect());
         report.figure("memory of a record", (bytes(&kept) - bytes(&none)) / *count as f64, "bytes");
     }
     let missing: u64 = kept.iter().chain(&none).map(|round| round.missing).sum();
@@ -78,8 +74,8 @@ pub(super) fn find(find: &BenchFind) -> BenchResult {
     let BenchFind { records: count, requests, daemon } = find;
     let (round, stage) = deliver(daemon, *count, 12)?;
     let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(*requests));
-    let mut dialect = FindDialect { run: RUN, count: *count };
-    let volley = fire(LoadTarget::new(stage.http, 1), send_mode, until, &mut dialect)?;
+    let mut workload = FindWorkload { run: RUN, count: *count };
+    let volley = fire(LoadTarget::new(stage.http, 1), send_mode, until, &mut workload)?;
     let mut report = BenchReport::new("find", format!("{}, {count} records", store(daemon)));
     report.figure("records found", volley.done as f64, "");
     report.figure("not found", volley.failed as f64, "");

@@ -69,3 +69,9 @@ impl BenchReport {
         Ok(())
     }
 }
+
+/// Returns the median.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

@@ -20,9 +20,9 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::super::own_daemon::local;
-use super::dialects::head_of;
 use super::floors;
 use super::load::histogram;
+use super::workloads::head_of;
 use role::lock;
 
 /// How long `/slow` takes.

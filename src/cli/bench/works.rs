@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 
 use super::super::progress::Progress;
-use super::daemon::{BenchDaemon, BenchDaemonOptions, DaemonControl, Store};
-use super::dialects::{DirectCallDialect, HttpDialect, JobTemplate, RedisDialect, TcpDialect};
+use super::daemon::{BenchDaemon, BenchDaemonControl, BenchDaemonOptions, Store};
 use super::floors;
-use super::load::{Dialect, LoadRun, LoadTarget, SendMode, StopCondition, fire, histogram};
-use super::report::BenchReport;
-use super::{BenchAdd, ClientProtocol, Deliver, Isolation, LatenessOptions, LoadOptions, Mixed, Soak};
+use super::load::{LoadResult, LoadTarget, SendMode, StopCondition, Workload, fire, histogram};
+use super::report::{BenchReport, median};
+use super::workloads::{
+    DirectCallWorkload, HttpAddWorkload, JobTemplate, RedisFloorWorkload, TcpAddWorkload,
+};
+use super::{
+    BenchAdd, BenchDeliver, BenchIsolation, BenchLateness, BenchMixed, BenchSoak, ClientProtocol, LoadOptions,
+};
 use host::waits_of;
 
 /// If no job arrives for this long, the wait for the missing jobs ends.
@@ -43,12 +47,12 @@ fn send(
     jobs: JobTemplate,
     send_mode: SendMode,
     until: StopCondition,
-) -> Result<LoadRun> {
-    let (address, mut dialect): (SocketAddr, Box<dyn Dialect>) = match clients.over {
-        ClientProtocol::Tcp => (stage.server, Box::new(TcpDialect(jobs))),
-        ClientProtocol::Http => (stage.http, Box::new(HttpDialect(jobs))),
+) -> Result<LoadResult> {
+    let (address, mut workload): (SocketAddr, Box<dyn Workload>) = match clients.over {
+        ClientProtocol::Tcp => (stage.server, Box::new(TcpAddWorkload(jobs))),
+        ClientProtocol::Http => (stage.http, Box::new(HttpAddWorkload(jobs))),
     };
-    let volley = fire(LoadTarget::new(address, clients.connections), send_mode, until, dialect.as_mut())?;
+    let volley = fire(LoadTarget::new(address, clients.connections), send_mode, until, workload.as_mut())?;
     if volley.failed > 0 {
         bail!("{} of {} adds were refused", volley.failed, volley.done + volley.failed);
     }
@@ -61,7 +65,7 @@ pub(super) fn fill(stage: &BenchDaemon, jobs: JobTemplate, count: u64) -> Result
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(count));
-    let volley = fire(LoadTarget::new(stage.server, 10), send_mode, until, &mut TcpDialect(jobs))?;
+    let volley = fire(LoadTarget::new(stage.server, 10), send_mode, until, &mut TcpAddWorkload(jobs))?;
     if volley.failed > 0 { bail!("{} adds were refused", volley.failed) } else { Ok(()) }
 }
 
@@ -87,12 +91,6 @@ pub(super) fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Res
 /// How many times dq and its floor are measured, by turns, so that other load on the machine affects both.
 pub(super) const ROUNDS: u32 = 5;
 
-/// Returns the median.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 pub(super) fn add(add: &BenchAdd) -> BenchResult {
     let BenchAdd { clients, depth, time, pending, daemon } = add;
     let stage = BenchDaemon::start(daemon)?;
@@ -112,14 +110,14 @@ pub(super) fn add(add: &BenchAdd) -> BenchResult {
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
         (ClientProtocol::Http, _) => (
-            Floor::Http(floors::serve("handler", floors::handler())?),
+            AddFloor::Http(floors::serve("handler", floors::handler())?),
             "a handler that does nothing".to_owned(),
         ),
         (ClientProtocol::Tcp, Some(node)) => {
             if *pending > 0 {
                 let filled = stage.redis_bytes()?;
                 let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(*pending));
-                fire(LoadTarget::new(node, 10), send_mode, until, &mut RedisDialect(before))?;
+                fire(LoadTarget::new(node, 10), send_mode, until, &mut RedisFloorWorkload(before))?;
                 let (ours, theirs) =
                     (filled.saturating_sub(empty), stage.redis_bytes()?.saturating_sub(filled));
                 let each = |bytes: u64| bytes as f64 / *pending as f64;
@@ -127,9 +125,9 @@ pub(super) fn add(add: &BenchAdd) -> BenchResult {
                 report.figure("the same of HSET and ZADD", each(theirs), "bytes");
                 report.ratio("ratio of memory", each(ours), each(theirs), "HSET and ZADD");
             }
-            (Floor::Redis(node), "HSET and ZADD straight to Redis".to_owned())
+            (AddFloor::Redis(node), "HSET and ZADD straight to Redis".to_owned())
         }
-        (ClientProtocol::Tcp, None) => (Floor::Sqlite(commit), format!("bare inserts, {commit} a commit")),
+        (ClientProtocol::Tcp, None) => (AddFloor::Sqlite(commit), format!("bare inserts, {commit} a commit")),
     };
     let (send_mode, until) =
         (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
@@ -143,13 +141,13 @@ pub(super) fn add(add: &BenchAdd) -> BenchResult {
         done += volley.done;
         ours.push(volley.per_second());
         latency_us.add(&volley.latency_us)?;
-        let straight = |at, work: &mut dyn Dialect| {
+        let straight = |at, work: &mut dyn Workload| {
             fire(LoadTarget::new(at, clients.connections), send_mode, until, work).map(|v| v.per_second())
         };
         theirs.push(match floor {
-            Floor::Http(address) => straight(address, &mut HttpDialect(work))?,
-            Floor::Redis(address) => straight(address, &mut RedisDialect(work))?,
-            Floor::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
+            AddFloor::Http(address) => straight(address, &mut HttpAddWorkload(work))?,
+            AddFloor::Redis(address) => straight(address, &mut RedisFloorWorkload(work))?,
+            AddFloor::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
         });
     }
     let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
@@ -163,22 +161,22 @@ pub(super) fn add(add: &BenchAdd) -> BenchResult {
 
 /// The floor that adds are compared with.
 #[derive(Debug, Clone, Copy)]
-enum Floor {
+enum AddFloor {
     Http(SocketAddr),
     Redis(SocketAddr),
     /// The number of inserts in each commit.
     Sqlite(u64),
 }
 
-pub(super) fn deliver(deliver: &Deliver) -> BenchResult {
-    let Deliver { jobs: count, size, daemon } = deliver;
+pub(super) fn deliver(deliver: &BenchDeliver) -> BenchResult {
+    let BenchDeliver { jobs: count, size, daemon } = deliver;
     let mut stage = BenchDaemon::start(daemon)?;
     stage.hold(daemon.topics, true)?;
     fill(&stage, jobs("d", daemon.topics, *size, (0, 0)), *count)?;
     let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Time(Duration::from_secs(2)));
     let body = JobTemplate::body(*size as usize);
     let floor = |stage: &BenchDaemon| {
-        fire(LoadTarget::new(stage.sink.address, 64), send_mode, until, &mut DirectCallDialect(body.clone()))
+        fire(LoadTarget::new(stage.sink.address, 64), send_mode, until, &mut DirectCallWorkload(body.clone()))
             .map(|volley| volley.per_second())
     };
     let floor_before = floor(&stage)?;
@@ -210,8 +208,8 @@ pub(super) fn deliver(deliver: &Deliver) -> BenchResult {
     Ok((report, missing == 0))
 }
 
-pub(super) fn lateness(lateness: &LatenessOptions) -> BenchResult {
-    let LatenessOptions { clients, rate, time, daemon } = lateness;
+pub(super) fn lateness(lateness: &BenchLateness) -> BenchResult {
+    let BenchLateness { clients, rate, time, daemon } = lateness;
     let mut stage = BenchDaemon::start(daemon)?;
     let count = (rate * time.as_secs_f64()) as u64;
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
@@ -231,8 +229,8 @@ pub(super) fn lateness(lateness: &LatenessOptions) -> BenchResult {
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
-pub(super) fn mixed(mixed: &Mixed) -> BenchResult {
-    let Mixed { clients, depth, time, daemon } = mixed;
+pub(super) fn mixed(mixed: &BenchMixed) -> BenchResult {
+    let BenchMixed { clients, depth, time, daemon } = mixed;
     let mut stage = BenchDaemon::start(daemon)?;
     let (send_mode, until) = (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time));
     let work = jobs("m", daemon.topics, clients.size, (0, 1000));
@@ -252,8 +250,8 @@ pub(super) fn mixed(mixed: &Mixed) -> BenchResult {
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
-pub(super) fn isolation(isolation: &Isolation) -> BenchResult {
-    let Isolation { slow, rate, time, daemon } = isolation;
+pub(super) fn isolation(isolation: &BenchIsolation) -> BenchResult {
+    let BenchIsolation { slow, rate, time, daemon } = isolation;
     let mut stage = BenchDaemon::start(daemon)?;
     for topic in ["slow", "never"] {
         add_ready(&stage, topic, *slow)?;
@@ -261,7 +259,7 @@ pub(super) fn isolation(isolation: &Isolation) -> BenchResult {
     let count = (rate * time.as_secs_f64()) as u64;
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
     let work = jobs("f", daemon.topics, 125, (100, 400));
-    fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut TcpDialect(work))?;
+    fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut TcpAddWorkload(work))?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!(
@@ -279,8 +277,8 @@ pub(super) fn isolation(isolation: &Isolation) -> BenchResult {
 
 /// Adds ready jobs to one topic, given by its name.
 fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
-    struct TopicAddDialect<'a>(&'a str);
-    impl Dialect for TopicAddDialect<'_> {
+    struct SingleTopicAddWorkload<'a>(&'a str);
+    impl Workload for SingleTopicAddWorkload<'_> {
         fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
             let json =
                 format!(r#"{{"cmd":"add","topic":"{}","id":"{number}","delay_ms":0,"body":1}}"#, self.0);
@@ -288,14 +286,14 @@ fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
             debug_assert!(framed);
         }
         fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
-            TcpDialect(jobs("", 1, 12, (0, 0))).answer(bytes)
+            TcpAddWorkload(jobs("", 1, 12, (0, 0))).answer(bytes)
         }
     }
     if count == 0 {
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 100 }, StopCondition::Count(count));
-    fire(LoadTarget::new(stage.server, 1), send_mode, until, &mut TopicAddDialect(topic))?;
+    fire(LoadTarget::new(stage.server, 1), send_mode, until, &mut SingleTopicAddWorkload(topic))?;
     Ok(())
 }
 
@@ -333,8 +331,8 @@ pub(super) fn idle(idle: &super::BenchIdle) -> BenchResult {
     Ok((report, true))
 }
 
-pub(super) fn soak(soak: &Soak) -> BenchResult {
-    let Soak { rate, time, kill, restart, daemon } = soak;
+pub(super) fn soak(soak: &BenchSoak) -> BenchResult {
+    let BenchSoak { rate, time, kill, restart, daemon } = soak;
     let mut stage = BenchDaemon::start(daemon)?;
     let control = stage.control();
     let over = AtomicBool::new(false);
@@ -344,7 +342,7 @@ pub(super) fn soak(soak: &Soak) -> BenchResult {
     let target = LoadTarget { survives: restart.is_none(), ..LoadTarget::new(stage.server, 10) };
     let (volley, disturbed) = std::thread::scope(|scope| {
         let disturb = scope.spawn(|| kill_repeatedly(&control, *kill, *restart, &over));
-        let volley = fire(target, send_mode, until, &mut TcpDialect(work.clone()));
+        let volley = fire(target, send_mode, until, &mut TcpAddWorkload(work.clone()));
         over.store(true, Ordering::Relaxed);
         let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
         anyhow::Ok((volley?, disturbed??))
@@ -377,7 +375,7 @@ pub(super) fn soak(soak: &Soak) -> BenchResult {
 
 /// Kills a child process or restarts the daemon after each pause, until `over` is set. Returns how many times.
 fn kill_repeatedly(
-    control: &DaemonControl,
+    control: &BenchDaemonControl,
     kill: Duration,
     restart: Option<Duration>,
     over: &AtomicBool,

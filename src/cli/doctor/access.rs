@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{getegid, geteuid, getgroups};
 
-use super::judge::{self, CheckResult, DaemonPath, User};
+use super::judge::{self, CheckResult, DaemonUser, PathPermissions};
 use model::settings::{RegistrySettings, Settings, StoreSettings, files};
 use model::status::DaemonStatus;
 use registry::Snapshot;
@@ -40,7 +40,7 @@ pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<C
     places.iter().map(|(what, path, secret)| line(what, path, &user, *secret)).collect()
 }
 
-fn line(what: &str, path: &Path, user: &User, secret: bool) -> CheckResult {
+fn line(what: &str, path: &Path, user: &DaemonUser, secret: bool) -> CheckResult {
     match place(path) {
         Ok(place) => judge::access(what, &place, user, secret),
         Err(e) => CheckResult::warn(&format!("access {what}"), format!("{}: {e}", path.display()))
@@ -49,7 +49,7 @@ fn line(what: &str, path: &Path, user: &User, secret: bool) -> CheckResult {
 }
 
 /// Returns what is at a path. If nothing is there, returns the nearest folder above it that exists.
-fn place(path: &Path) -> std::io::Result<DaemonPath> {
+fn place(path: &Path) -> std::io::Result<PathPermissions> {
     let (mut at, mut stands_for) = (path, None);
     let meta = loop {
         match fs::metadata(at) {
@@ -60,7 +60,7 @@ fn place(path: &Path) -> std::io::Result<DaemonPath> {
             other => break other?,
         }
     };
-    Ok(DaemonPath {
+    Ok(PathPermissions {
         path: at.display().to_string(),
         uid: meta.uid(),
         gid: meta.gid(),
@@ -71,7 +71,7 @@ fn place(path: &Path) -> std::io::Result<DaemonPath> {
 }
 
 /// Returns the user and the groups that a process runs as.
-fn user_of(pid: i32) -> Option<User> {
+fn user_of(pid: i32) -> Option<DaemonUser> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = |name: &str| -> Vec<u32> {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -80,13 +80,13 @@ fn user_of(pid: i32) -> Option<User> {
     // `Uid` and `Gid` have four numbers each. The second is the effective id, which counts.
     let mut gids = numbers("Groups:");
     gids.extend(numbers("Gid:").get(1));
-    Some(User { uid: *numbers("Uid:").get(1)?, gids })
+    Some(DaemonUser { uid: *numbers("Uid:").get(1)?, gids })
 }
 
-fn this_user() -> User {
+fn this_user() -> DaemonUser {
     let mut gids: Vec<u32> = getgroups().unwrap_or_default().into_iter().map(|gid| gid.as_raw()).collect();
     gids.push(getegid().as_raw());
-    User { uid: geteuid().as_raw(), gids }
+    DaemonUser { uid: geteuid().as_raw(), gids }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ureq::http::Uri;
 
-use super::judge::{self, CheckResult, ConnectResult};
+use super::judge::{self, CheckResult, ReceiverConnectResult};
 use delivery::callback::GuardRules;
 use model::settings::Settings;
 use model::topic::{DeliveryMode, Topic};
@@ -29,7 +29,7 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten().map(|(snapshot, _)| snapshot.topics);
     let places = places(settings.topics.iter().chain(snapshot.iter().flatten()));
     let reached = reach_all(places.keys().cloned().collect(), &GuardRules::new(&settings.callback));
-    let late = || ConnectResult::No(format!("no answer within {} s", PATIENCE.as_secs()));
+    let late = || ReceiverConnectResult::No(format!("no answer within {} s", PATIENCE.as_secs()));
     let line = |(place, topics): (&(String, u16), &Vec<String>)| {
         let name = format!("{}:{}", place.0, place.1);
         judge::callback(&name, topics, &reached.get(place).cloned().unwrap_or_else(late))
@@ -55,7 +55,10 @@ fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16)
 }
 
 /// Tries all places. A place without a result in time is left out.
-fn reach_all(places: Vec<(String, u16)>, rules: &GuardRules) -> BTreeMap<(String, u16), ConnectResult> {
+fn reach_all(
+    places: Vec<(String, u16)>,
+    rules: &GuardRules,
+) -> BTreeMap<(String, u16), ReceiverConnectResult> {
     let (tell, results) = channel();
     let (count, queue) = (places.len(), Arc::new(Mutex::new(places)));
     for _ in 0..AT_ONCE.min(count) {
@@ -81,21 +84,21 @@ fn reach_all(places: Vec<(String, u16)>, rules: &GuardRules) -> BTreeMap<(String
     reached
 }
 
-fn reach((host, port): &(String, u16), rules: &GuardRules) -> ConnectResult {
+fn reach((host, port): &(String, u16), rules: &GuardRules) -> ReceiverConnectResult {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let addresses: Vec<SocketAddr> = match (bare, *port).to_socket_addrs() {
         Ok(addresses) => addresses.collect(),
-        Err(e) => return ConnectResult::NoName(e.to_string()),
+        Err(e) => return ReceiverConnectResult::NoName(e.to_string()),
     };
-    let mut why = ConnectResult::NoName("there is none".to_owned());
+    let mut why = ReceiverConnectResult::NoName("there is none".to_owned());
     for address in addresses {
         if let Some(denied) = rules.denies_host(bare, address.ip()) {
-            why = ConnectResult::Denied(format!("{} is {denied}", address.ip()));
+            why = ReceiverConnectResult::Denied(format!("{} is {denied}", address.ip()));
             continue;
         }
         match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(_) => return ConnectResult::Yes,
-            Err(e) => why = ConnectResult::No(e.to_string()),
+            Ok(_) => return ReceiverConnectResult::Yes,
+            Err(e) => why = ReceiverConnectResult::No(e.to_string()),
         }
     }
     why
@@ -107,7 +110,7 @@ mod tests {
 
     use super::*;
     use model::job::TopicName;
-    use model::settings::{CallbackSettings, Guard, TlsClientSettings};
+    use model::settings::{CallbackSettings, GuardLevel, TlsClientSettings};
 
     #[test]
     fn a_place_is_tried_once_for_all_of_its_topics() {
@@ -130,22 +133,22 @@ mod tests {
     #[test]
     fn a_place_is_reached_or_it_is_told_why_not() {
         let rules = GuardRules::new(&CallbackSettings {
-            guard: Guard::Metadata,
+            guard: GuardLevel::Metadata,
             allow: Vec::new(),
             tls: TlsClientSettings::default(),
         });
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::Yes);
+        assert_eq!(reach(&("127.0.0.1".into(), port), &rules), ReceiverConnectResult::Yes);
         drop(listener);
-        assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::No(_)));
-        assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), ConnectResult::Denied(_)));
+        assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), ReceiverConnectResult::No(_)));
+        assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), ReceiverConnectResult::Denied(_)));
         let strict = GuardRules::new(&CallbackSettings {
-            guard: Guard::Strict,
+            guard: GuardLevel::Strict,
             allow: Vec::new(),
             tls: TlsClientSettings::default(),
         });
-        assert!(matches!(reach(&("[::1]".into(), port), &strict), ConnectResult::Denied(_)));
+        assert!(matches!(reach(&("[::1]".into(), port), &strict), ReceiverConnectResult::Denied(_)));
         let all = reach_all(vec![("127.0.0.1".into(), port), ("[::1]".into(), port)], &strict);
         assert_eq!(all.len(), 2);
     }

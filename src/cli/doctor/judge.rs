@@ -188,14 +188,14 @@ pub(super) fn port(key: &str, address: &str, port: &PortUse, runs: bool) -> Chec
 
 /// The user and the groups that a daemon runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct DaemonUser {
     pub uid: u32,
     pub gids: Vec<u32>,
 }
 
 /// A file or folder that the daemon writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DaemonPath {
+pub(super) struct PathPermissions {
     pub path: String,
     pub uid: u32,
     pub gid: u32,
@@ -207,8 +207,8 @@ pub(super) struct DaemonPath {
 }
 
 /// Judges whether a daemon may write to a file or folder. `secret`: other users should not read its content.
-pub(super) fn access(what: &str, place: &DaemonPath, user: &User, secret: bool) -> CheckResult {
-    let DaemonPath { path, uid, gid, mode, is_folder, stands_for } = place;
+pub(super) fn access(what: &str, place: &PathPermissions, user: &DaemonUser, secret: bool) -> CheckResult {
+    let PathPermissions { path, uid, gid, mode, is_folder, stands_for } = place;
     let check = format!("access {what}");
     let bits = match () {
         () if user.uid == 0 => 7,
@@ -346,7 +346,7 @@ pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -
 
 /// The result of a try to connect to the host and port of callbacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ConnectResult {
+pub(super) enum ReceiverConnectResult {
     Yes,
     NoName(String),
     Denied(String),
@@ -354,7 +354,7 @@ pub(super) enum ConnectResult {
 }
 
 /// Judges the host and port that the callbacks of some topics go to.
-pub(super) fn callback(place: &str, topics: &[String], reached: &ConnectResult) -> CheckResult {
+pub(super) fn callback(place: &str, topics: &[String], reached: &ReceiverConnectResult) -> CheckResult {
     let shown = match topics {
         [one] => format!("topic {one}"),
         [one, rest @ ..] => format!("topic {one} and {} more", rest.len()),
@@ -362,16 +362,18 @@ pub(super) fn callback(place: &str, topics: &[String], reached: &ConnectResult) 
     };
     let check = "callback";
     match reached {
-        ConnectResult::Yes => CheckResult::ok(check, format!("{place} accepts a connection ({shown})")),
-        ConnectResult::NoName(why) => {
+        ReceiverConnectResult::Yes => {
+            CheckResult::ok(check, format!("{place} accepts a connection ({shown})"))
+        }
+        ReceiverConnectResult::NoName(why) => {
             CheckResult::fail(check, format!("{place} ({shown}): its name has no address: {why}"))
                 .advise("correct the topic's callback, or this host's resolver")
         }
-        ConnectResult::Denied(why) => {
+        ReceiverConnectResult::Denied(why) => {
             CheckResult::fail(check, format!("{place} ({shown}) is not called: {why}"))
                 .advise("callback.guard forbids it; callback.allow opens ranges")
         }
-        ConnectResult::No(why) => {
+        ReceiverConnectResult::No(why) => {
             CheckResult::warn(check, format!("{place} ({shown}) accepts no connection: {why}"))
                 .advise("deliveries fail and are tried again until it does")
         }
@@ -471,8 +473,8 @@ mod tests {
 
     #[test]
     fn the_daemons_user_needs_to_write_what_it_writes() {
-        let user = User { uid: 5, gids: vec![50] };
-        let place = |uid, gid, mode, is_folder| DaemonPath {
+        let user = DaemonUser { uid: 5, gids: vec![50] };
+        let place = |uid, gid, mode, is_folder| PathPermissions {
             path: "/var/lib/dq".into(),
             uid,
             gid,
@@ -493,11 +495,12 @@ mod tests {
             let line = access("store", &place(uid, gid, mode, is_folder), &user, false);
             assert_eq!(line.verdict, verdict, "{uid}:{gid} {mode:o}");
         }
-        let root = User { uid: 0, gids: vec![] };
+        let root = DaemonUser { uid: 0, gids: vec![] };
         assert_eq!(access("store", &place(1, 1, 0o700, true), &root, false).verdict, Verdict::Ok);
         assert_eq!(access("registry", &place(5, 1, 0o644, false), &user, true).verdict, Verdict::Warn);
         assert_eq!(access("registry", &place(5, 1, 0o640, false), &user, true).verdict, Verdict::Ok);
-        let missing = DaemonPath { stands_for: Some("/var/lib/dq/run".into()), ..place(1, 1, 0o755, true) };
+        let missing =
+            PathPermissions { stands_for: Some("/var/lib/dq/run".into()), ..place(1, 1, 0o755, true) };
         assert!(
             access("run_dir", &missing, &user, false).detail.starts_with("/var/lib/dq/run cannot be made")
         );
@@ -547,9 +550,9 @@ mod tests {
     fn an_uncallable_callback_fails_and_an_unreachable_one_warns() {
         let topics = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
         let of = |reached| callback("h:80", &topics, &reached);
-        assert_eq!(of(ConnectResult::Yes).detail, "h:80 accepts a connection (topic a and 2 more)");
-        assert_eq!(of(ConnectResult::No("refused".into())).verdict, Verdict::Warn);
-        assert_eq!(of(ConnectResult::NoName("unknown".into())).verdict, Verdict::Fail);
-        assert_eq!(of(ConnectResult::Denied("reserved".into())).verdict, Verdict::Fail);
+        assert_eq!(of(ReceiverConnectResult::Yes).detail, "h:80 accepts a connection (topic a and 2 more)");
+        assert_eq!(of(ReceiverConnectResult::No("refused".into())).verdict, Verdict::Warn);
+        assert_eq!(of(ReceiverConnectResult::NoName("unknown".into())).verdict, Verdict::Fail);
+        assert_eq!(of(ReceiverConnectResult::Denied("reserved".into())).verdict, Verdict::Fail);
     }
 }

@@ -9,7 +9,7 @@ use super::super::import::source::Source;
 use model::job::Priority;
 
 /// A job that goes back to the PHP daemon.
-pub struct ReturnedJob {
+pub struct ExportedJob {
     /// `topic:id`.
     pub name: Vec<u8>,
     /// The body, with the fields that the PHP daemon adds.
@@ -24,7 +24,7 @@ pub struct ReturnedJob {
 /// (`is_other`). Returns the names of the jobs that are left out.
 pub fn give_back(
     node: &mut Source,
-    jobs: &[ReturnedJob],
+    jobs: &[ExportedJob],
     is_other: impl Fn(&PhpJobInfo) -> bool,
 ) -> Result<HashSet<Vec<u8>>> {
     if jobs.is_empty() {

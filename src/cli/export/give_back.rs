@@ -6,7 +6,8 @@
 //! | 1 write the job and remove its note, in one transaction | the job | the job | writes it once more, and goes on |
 //! | 2 remove it from each other Redis where it is noted as taken over | the job | the job | the same as after step 1 |
 //! | 3 remove the job from the store | nothing | the job | has nothing to do |
-//! | 4 after all pages: remove what is noted as taken over and is not pending in the store | nothing, or a dead letter | nothing | goes on with the others |
+//! | 4 after all pages: remove what is noted as taken over and is not pending in the store | nothing, or a dead letter
+//! | nothing | goes on with the others |
 //!
 //! So step 4 removes only jobs that dq has delivered or deleted, and jobs that are dead letters in dq. No daemon runs
 //! meanwhile.
@@ -20,7 +21,7 @@ use serde::Serialize;
 use super::super::import::pending::{ImportNote, PhpJobInfo, PhpTimeContext, display_name, split};
 use super::super::import::source::Source;
 use super::super::progress::Progress;
-use super::destination::{self, ReturnedJob};
+use super::destination::{self, ExportedJob};
 use super::fit::{self, PhpCompatibility};
 use model::fields::{BodyFields, DaemonFields};
 use model::job::{JobId, JobKey, State, TopicName};
@@ -185,7 +186,7 @@ impl Export {
     }
 
     fn move_page(&mut self, jobs: &[StoredJob]) -> Result<()> {
-        let mut by_node: Vec<Vec<ReturnedJob>> = self.nodes.iter().map(|_| Vec::new()).collect();
+        let mut by_node: Vec<Vec<ExportedJob>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut keys = Vec::new();
         for job in jobs {
             let returned = match self.returned(job) {
@@ -251,7 +252,7 @@ impl Export {
     }
 
     /// Returns a job in the PHP daemon's form, or the reason why the PHP daemon cannot keep it.
-    fn returned(&self, job: &StoredJob) -> Result<ReturnedJob, &'static str> {
+    fn returned(&self, job: &StoredJob) -> Result<ExportedJob, &'static str> {
         if job.due_ms == HELD_MS {
             return Err("an import was interrupted: run `dq import php-dq` again first");
         }
@@ -267,7 +268,7 @@ impl Export {
         let fields = BodyFields::from_body(&job.body).with(daemon_fields, &self.clock.zone);
         let body = serde_json::to_string(&fields).map_err(|_| "its body cannot be written as JSON")?;
         let topic = job.key.topic.as_str();
-        Ok(ReturnedJob {
+        Ok(ExportedJob {
             name: format!("{topic}:{}", job.key.id).into_bytes(),
             body,
             // Rounded up, so that the job is not early.

@@ -19,11 +19,11 @@ use super::backup::stopped_daemon;
 use super::file_owner::refuse_root;
 use super::import::activity;
 use super::import::address::addresses;
-use super::import::known::RegistryContents;
+use super::import::known::KnownTopicsAndNodes;
 use super::import::source::Source;
 use super::import::{clock, describe};
 use super::progress::Progress;
-use super::spool::SpoolFill;
+use super::spool::SpoolUsage;
 use model::settings::RegistrySettings;
 
 /// Write the pending jobs to another delay queue
@@ -97,7 +97,7 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     refuse_root(&settings, "dq export php-dq")?;
     // While this lock is held, no daemon starts in the run_dir.
     let _lock = stopped_daemon(&settings)?;
-    if let Some(fill) = SpoolFill::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
+    if let Some(fill) = SpoolUsage::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
         bail!("{} changes wait in the spool: start dq, and wait until `dq status` shows none", fill.entries);
     }
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
@@ -112,7 +112,7 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     }
     // If the registry does not exist, opening it would create it.
     let is_missing = matches!(&settings.registry, Some(RegistrySettings::Sqlite { path }) if !path.exists());
-    let known = RegistryContents::read(&settings, is_missing);
+    let known = KnownTopicsAndNodes::read(&settings, is_missing);
     let mut doubts = known.differences(&addresses);
     doubts.extend(known.unread.iter().map(|why| format!("the registry could not be read: {why}")));
     if !arguments.dry_run && !arguments.anyway && !doubts.is_empty() {

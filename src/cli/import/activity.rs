@@ -87,7 +87,7 @@ struct ClientListEntry {
 
 /// The state of a Redis at one moment. An `Err` says why Redis refused to answer.
 #[derive(Debug)]
-struct RedisObservation {
+struct SourceActivitySample {
     /// The keys that were there, and for how many seconds each was idle.
     idle: Result<Vec<(String, u64)>, String>,
     /// How often the [`POLLS`] were called since the server started.
@@ -101,7 +101,7 @@ struct RedisObservation {
 
 /// Watches all sources for a short time.
 pub fn watch(sources: &mut [Source]) -> Result<SourceActivity> {
-    let before: Vec<RedisObservation> = sources.iter_mut().map(observe).collect::<Result<_>>()?;
+    let before: Vec<SourceActivitySample> = sources.iter_mut().map(observe).collect::<Result<_>>()?;
     let mut activity = SourceActivity::default();
     for (source, before) in sources.iter_mut().zip(before) {
         std::thread::sleep(WATCHED.saturating_sub(before.at.elapsed()));
@@ -114,7 +114,7 @@ pub fn watch(sources: &mut [Source]) -> Result<SourceActivity> {
 }
 
 /// Observes a source. The idle times come first, because reading the size of a key resets its idle time.
-fn observe(source: &mut Source) -> Result<RedisObservation> {
+fn observe(source: &mut Source) -> Result<SourceActivitySample> {
     let idle = idle_times(source).map_err(|e| e.to_string());
     let polls = redis::cmd("INFO").arg("commandstats").to_owned();
     let polls = source.query::<String>(&polls).ok().map(|text| calls(&text));
@@ -122,7 +122,7 @@ fn observe(source: &mut Source) -> Result<RedisObservation> {
     let clients = source.query::<String>(&list).map_err(|e| e.to_string());
     let clients = clients.map(|text| text.lines().filter_map(ClientListEntry::parse).collect());
     let sizes = sizes(source)?;
-    Ok(RedisObservation { idle, polls, clients, sizes, at: Instant::now() })
+    Ok(SourceActivitySample { idle, polls, clients, sizes, at: Instant::now() })
 }
 
 /// Returns the keys that timers and consumers use.
@@ -201,8 +201,8 @@ impl ClientListEntry {
 fn judge(
     own: Option<&str>,
     database: i64,
-    before: RedisObservation,
-    after: RedisObservation,
+    before: SourceActivitySample,
+    after: SourceActivitySample,
 ) -> SourceActivity {
     let mut activity = SourceActivity::default();
     for ((key, was), (_, is)) in before.sizes.iter().zip(&after.sizes) {
@@ -268,9 +268,9 @@ fn in_short(all: &[&str]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn seen(idle: &[u64], clients: &[&str]) -> RedisObservation {
+    fn seen(idle: &[u64], clients: &[&str]) -> SourceActivitySample {
         let keys = ["dq_bucket_0", "dq_bucket_1"].map(str::to_owned);
-        RedisObservation {
+        SourceActivitySample {
             idle: Ok(keys.iter().cloned().zip(idle.iter().copied()).collect()),
             polls: Some(7),
             clients: Ok(clients.iter().filter_map(|line| ClientListEntry::parse(line)).collect()),
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    fn found(before: RedisObservation, after: RedisObservation) -> SourceActivity {
+    fn found(before: SourceActivitySample, after: SourceActivitySample) -> SourceActivity {
         judge(Some("dq-import:1-a"), 0, before, after)
     }
 
@@ -325,20 +325,21 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_told_and_calls_are_counted_in_its_place() {
-        let refused = || RedisObservation { clients: Err("NOPERM".to_owned()), ..seen(&[2, 2], &[]) };
+        let refused = || SourceActivitySample { clients: Err("NOPERM".to_owned()), ..seen(&[2, 2], &[]) };
         let blind = ["who is connected is not known: NOPERM".to_owned()];
         let quiet = found(refused(), refused());
         assert_eq!((quiet.signs.len(), &quiet.blind[..]), (0, &blind[..]));
-        let called = found(refused(), RedisObservation { polls: Some(30), ..refused() });
+        let called = found(refused(), SourceActivitySample { polls: Some(30), ..refused() });
         assert!(called.signs[0].contains("was called 23 times"), "{called:?}");
-        let lfu = RedisObservation { idle: Err("LFU".to_owned()), ..seen(&[], &[]) };
-        let called = found(seen(&[0, 0], &[]), RedisObservation { polls: Some(8), ..lfu });
+        let lfu = SourceActivitySample { idle: Err("LFU".to_owned()), ..seen(&[], &[]) };
+        let called = found(seen(&[0, 0], &[]), SourceActivitySample { polls: Some(8), ..lfu });
         assert!(called.signs[0].contains("was called 1 times"), "{called:?}");
-        let nothing = found(refused(), RedisObservation { polls: None, ..refused() });
+        let nothing = found(refused(), SourceActivitySample { polls: None, ..refused() });
         assert_eq!(nothing.blind[1], "INFO commandstats is refused, too");
         // Redis refused no command. dq uses the numbers of calls only if one of the other two commands is refused.
         // Other clients may have made these calls.
-        let others = found(seen(&[0, 0], &[]), RedisObservation { polls: Some(30), ..seen(&[2, 2], &[]) });
+        let others =
+            found(seen(&[0, 0], &[]), SourceActivitySample { polls: Some(30), ..seen(&[2, 2], &[]) });
         assert_eq!(others, SourceActivity::default());
     }
 

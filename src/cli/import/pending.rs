@@ -46,7 +46,7 @@ pub enum PhpJobState {
 
 /// What was read from an entry.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PhpEntryJob {
+pub struct ParsedPhpJob {
     /// The job for dq.
     pub job: NewJob,
     /// The `notify_time` of its body, Unix milliseconds.
@@ -79,7 +79,7 @@ impl PhpJobInfo {
     /// Returns the job for dq, or the reason why the entry cannot become a job. An entry that is both in a bucket and
     /// in a list is not delivered before its due time. The daemon writes `notify_time` whenever it gives a job a due
     /// time. So `notify_time` is the due time of an entry that is in no bucket.
-    pub fn parse(&self, clock: &PhpTimeContext) -> Result<PhpEntryJob, String> {
+    pub fn parse(&self, clock: &PhpTimeContext) -> Result<ParsedPhpJob, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
         let topic = TopicName::new(text(topic)?).map_err(|e| e.to_string())?;
@@ -101,7 +101,7 @@ impl PhpJobInfo {
             attempts: failures,
             quota: None,
         };
-        Ok(PhpEntryJob { job, notify_ms })
+        Ok(ParsedPhpJob { job, notify_ms })
     }
 
     fn due(&self, notify_ms: Option<i64>, now_ms: i64) -> Result<Due, String> {

@@ -39,7 +39,7 @@ const STORE: &str = ":store";
 const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
 /// A name and its value.
-pub type NamedBody = (Vec<u8>, Vec<u8>);
+pub type NameValuePair = (Vec<u8>, Vec<u8>);
 
 /// A connection to a Redis of the PHP daemon.
 pub struct Source {
@@ -217,7 +217,7 @@ impl Source {
     }
 
     /// Returns a page of names and bodies. The first cursor is 0.
-    pub fn bodies(&mut self, cursor: u64) -> Result<ScanPage<NamedBody>> {
+    pub fn bodies(&mut self, cursor: u64) -> Result<ScanPage<NameValuePair>> {
         let key = self.bodies_key();
         let scan =
             |c: &mut Connection| redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c);
@@ -227,7 +227,7 @@ impl Source {
     /// Returns the entries with these names and bodies, together with their due times, ready lists and notes.
     pub fn entries_of(
         &mut self,
-        bodies: Vec<NamedBody>,
+        bodies: Vec<NameValuePair>,
         ready: &HashMap<Vec<u8>, Priority>,
     ) -> Result<Vec<PhpJobInfo>> {
         if bodies.is_empty() {
@@ -239,7 +239,7 @@ impl Source {
         let noted: Vec<Option<Vec<u8>>> =
             self.ask(&notes, |c| redis::cmd("HMGET").arg(&notes).arg(&names).query(c))?;
         let entries = bodies.into_iter().zip(scores).zip(noted);
-        let entry = |(((name, body), score), noted): ((NamedBody, Option<f64>), _)| {
+        let entry = |(((name, body), score), noted): ((NameValuePair, Option<f64>), _)| {
             let list = ready.get(&name).copied();
             PhpJobInfo { name, body, score, list, noted }
         };
@@ -270,7 +270,7 @@ impl Source {
 
     /// Returns a page of the names in a bucket.
     pub fn bucket(&mut self, key: &str, cursor: u64) -> Result<ScanPage<Vec<u8>>> {
-        let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NamedBody>)> {
+        let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NameValuePair>)> {
             redis::cmd("ZSCAN").arg(key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
         };
         let (next, members) = self.ask(key, scan)?;
@@ -329,7 +329,7 @@ impl Source {
     /// Returns a page of the names that are noted as taken over. The first cursor is 0.
     pub fn noted_names(&mut self, cursor: u64) -> Result<ScanPage<Vec<u8>>> {
         let key = self.notes();
-        let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NamedBody>)> {
+        let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NameValuePair>)> {
             redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c)
         };
         let (next, notes) = self.ask(&key, scan)?;

@@ -20,7 +20,7 @@ use anyhow::{Result, bail};
 use thiserror::Error;
 
 use super::super::progress::Progress;
-use super::pending::{ImportNote, PhpEntryJob, PhpJobInfo, PhpTimeContext, split};
+use super::pending::{ImportNote, ParsedPhpJob, PhpJobInfo, PhpTimeContext, split};
 use super::source::Source;
 use super::summary::ImportSummary;
 use model::job::{Due, JobKey, NewJob, Priority, State, TopicName};
@@ -54,7 +54,7 @@ pub struct ImportRun {
 /// An import that cannot go on before the user has decided something.
 #[derive(Debug, Error)]
 #[error("{0}")]
-struct RefusedImport(String);
+struct ImportRefusal(String);
 
 /// A job on its way into the store.
 struct ImportedJob {
@@ -100,7 +100,7 @@ impl ImportRun {
         let taken = sources.iter_mut().try_for_each(|source| self.take_from(source));
         self.progress.end();
         if let Err(e) = taken {
-            self.summary.is_refused = e.is::<RefusedImport>();
+            self.summary.is_refused = e.is::<ImportRefusal>();
             self.summary.stopped = Some(format!("{e:#}"));
         }
         // The note names the difference that most jobs have. A single job may differ, because the business may have set
@@ -177,7 +177,7 @@ impl ImportRun {
         let mut passages = Vec::new();
         for entry in entries {
             self.summary.count_entry(&entry);
-            let PhpEntryJob { job, notify_ms } = match entry.parse(&self.clock) {
+            let ParsedPhpJob { job, notify_ms } = match entry.parse(&self.clock) {
                 Ok(understood) => understood,
                 Err(reason) => {
                     self.summary.cannot += 1;
@@ -207,7 +207,7 @@ impl ImportRun {
     /// another store has the job.
     fn check_store(&self, source: &Source, entry: &PhpJobInfo, topic: &TopicName) -> Result<()> {
         if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
-            return Err(RefusedImport(format!(
+            return Err(ImportRefusal(format!(
                 "{}: {} is noted as taken over, but this store never had a job of topic {topic}: another store took \
                  it. Name that store in the configuration; or, to take all jobs into this one, remove the notes first \
                  (redis-cli DEL {}). Jobs that the other store has delivered since are then delivered again",

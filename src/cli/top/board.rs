@@ -172,7 +172,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use anyhow::anyhow;
-    use model::metrics::Lateness;
+    use model::metrics::LatenessHistogram;
     use serde_json::{Value, json};
 
     use super::*;
@@ -212,7 +212,7 @@ pub(super) mod tests {
         let taken = |adds: u32, done: u32, early: u64, cpu_ms| {
             let page =
                 format!("dq_adds_total{{topic=\"a\"}} {adds}\ndq_deliveries_total{{topic=\"a\"}} {done}\n");
-            let late = Lateness::from_ranges([(Some(60), early), (Some(3_600_000_000), 5)]);
+            let late = LatenessHistogram::from_ranges([(Some(60), early), (Some(3_600_000_000), 5)]);
             let mut snapshot = snapshot(&[("a", 1, 2)], &page, cpu_ms);
             snapshot.lateness.insert("a".to_owned(), late);
             snapshot

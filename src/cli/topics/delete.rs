@@ -42,7 +42,7 @@ pub(super) struct TopicsDeleteArguments {
 
 /// What happens to the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JobsDecision {
+enum RemainingJobsChoice {
     Purge,
     Keep,
 }
@@ -57,13 +57,13 @@ struct RemovedCounts {
 pub(super) fn run(at: &TargetOptions, arguments: &TopicsDeleteArguments) -> Result<()> {
     let TopicsDeleteArguments { name, purge, keep, yes } = arguments;
     let jobs = match (purge, keep) {
-        (true, _) => Some(JobsDecision::Purge),
-        (_, true) => Some(JobsDecision::Keep),
+        (true, _) => Some(RemainingJobsChoice::Purge),
+        (_, true) => Some(RemainingJobsChoice::Keep),
         _ => None,
     };
     let what = match jobs {
-        Some(JobsDecision::Purge) => "remove it and all of its jobs for good?",
-        Some(JobsDecision::Keep) => "remove it? its jobs stay, and are not delivered",
+        Some(RemainingJobsChoice::Purge) => "remove it and all of its jobs for good?",
+        Some(RemainingJobsChoice::Keep) => "remove it? its jobs stay, and are not delivered",
         None => "remove it?",
     };
     confirm(*yes, || format!("topic {name}: {what}"))?;
@@ -72,7 +72,11 @@ pub(super) fn run(at: &TargetOptions, arguments: &TopicsDeleteArguments) -> Resu
         (Err(e), None) => {
             let Some(problem) = undecided(&e) else { return Err(e) };
             let question = || format!("{}?", problem.detail.split(": ").next().unwrap_or_default());
-            match choose(*yes, question, (("purge", JobsDecision::Purge), ("keep", JobsDecision::Keep)))? {
+            match choose(
+                *yes,
+                question,
+                (("purge", RemainingJobsChoice::Purge), ("keep", RemainingJobsChoice::Keep)),
+            )? {
                 Some(jobs) => remove(&api, name, Some(jobs))?,
                 None => return Err(e),
             }
@@ -96,12 +100,12 @@ fn undecided(error: &anyhow::Error) -> Option<&Problem> {
 }
 
 /// Removes the topic. Returns how many jobs the last request removed, if the daemon reports this.
-fn remove(api: &Api, name: &str, jobs: Option<JobsDecision>) -> Result<Option<u64>> {
+fn remove(api: &Api, name: &str, jobs: Option<RemainingJobsChoice>) -> Result<Option<u64>> {
     let own = super::path(name);
     let mut path = match jobs {
         None => own.clone(),
-        Some(JobsDecision::Keep) => format!("{own}?jobs=keep"),
-        Some(JobsDecision::Purge) => format!("{own}?jobs=purge"),
+        Some(RemainingJobsChoice::Keep) => format!("{own}?jobs=keep"),
+        Some(RemainingJobsChoice::Purge) => format!("{own}?jobs=purge"),
     };
     loop {
         match api.delete(&path) {

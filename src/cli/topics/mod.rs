@@ -43,7 +43,7 @@ enum TopicsCommand {
     Delete(delete::TopicsDeleteArguments),
     Health(health::TopicsHealthArguments),
     Pause(PauseTopic),
-    Resume(Resume),
+    Resume(ResumeTopic),
     RotateSecret(rotate::TopicsRotateArguments),
     Test(test::TopicsTestArguments),
 }
@@ -59,7 +59,7 @@ struct PauseTopic {
 /// Resume a paused topic: its jobs are delivered again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq topics resume orders")]
-struct Resume {
+struct ResumeTopic {
     /// The topic
     name: String,
 }
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &TopicsArguments) -> Result<bool> {
             Api::from_options(at)?.bid(&format!("{}/pause", path(name)))?;
             done(at, name, "paused")
         }
-        TopicsCommand::Resume(Resume { name }) => {
+        TopicsCommand::Resume(ResumeTopic { name }) => {
             Api::from_options(at)?.bid(&format!("{}/resume", path(name)))?;
             done(at, name, "resumed")
         }

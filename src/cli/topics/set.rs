@@ -163,7 +163,7 @@ mod tests {
 
     use model::topic::Setting;
 
-    use super::super::super::receiver::{CallbackReceiver, CannedAnswer as Said, ReceivedRequest};
+    use super::super::super::receiver::{CallbackReceiver, HandlerAnswer as Said, ReceivedRequest};
     use super::*;
 
     /// A stand-in for a daemon that has one topic, `there`.

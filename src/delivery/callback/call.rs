@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tokio::sync::Notify;
 
-use super::connect::Socket;
+use super::connect::MonitoredStream;
 use super::connection::{ConnectionPool, PooledConnection, ReceivedBody, late};
 use super::failure::CallFailure;
 use super::judge::{Answer, Expressions, judge};
-use super::request::{Receiver, RequestParts};
+use super::request::{AddressedRequest, Receiver};
 use super::resolve::{CachedResolver, NoAddress};
 use super::tls::{Tls, TlsParameters};
 use super::{CallTranscript, CompletedCall, Delivery, Verdict};
@@ -116,11 +116,11 @@ impl CallContext {
         let is_test = seen.is_some();
         let until = (started + topic.timeout).into();
         let parts = || {
-            let parts = RequestParts::new(topic, delivery, is_test, &self.zone, began_us / 1_000_000);
+            let parts = AddressedRequest::new(topic, delivery, is_test, &self.zone, began_us / 1_000_000);
             parts.map_err(CallFailure::no_connection)
         };
         let late = || late(topic.timeout);
-        let RequestParts { receiver, mut request } = parts()?;
+        let AddressedRequest { receiver, mut request } = parts()?;
         let mut kept = self.idle.take(&receiver.origin).await;
         let mut may_have_come = false;
         let (mut line, head, body) = loop {
@@ -185,8 +185,10 @@ impl CallContext {
         let host = receiver.host.trim_start_matches('[').trim_end_matches(']');
         let verifies = topic.tls_verify;
         let secure = receiver.is_secure.then_some(TlsParameters { tls: &self.tls, host, verifies });
-        PooledConnection::over(Socket::connect(&addresses, receiver.port, secure, (within, said)).await?)
-            .await
+        PooledConnection::over(
+            MonitoredStream::connect(&addresses, receiver.port, secure, (within, said)).await?,
+        )
+        .await
     }
 }
 

@@ -60,7 +60,7 @@ enum Stream {
 /// A connection. If the receiver accepts no more bytes, it may already have answered. Such an answer is read, and it
 /// counts.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct MonitoredStream {
     stream: Stream,
     monitor: Arc<ReadMonitor>,
     takes_no_more: bool,
@@ -71,7 +71,7 @@ pub(super) struct Socket {
     reader: Option<Waker>,
 }
 
-impl Socket {
+impl MonitoredStream {
     /// Connects to the first of these addresses that accepts the connection, and does the TLS handshake. Each address
     /// gets its share of the time. The last argument has two parts: the time that is left for all of this, and the time
     /// limit that errors name.
@@ -80,7 +80,7 @@ impl Socket {
         port: u16,
         secure: Option<TlsParameters<'_>>,
         (within, said): (Duration, Duration),
-    ) -> Result<Socket, CallFailure> {
+    ) -> Result<MonitoredStream, CallFailure> {
         let begun = Instant::now();
         let left = || within.saturating_sub(begun.elapsed());
         let late = || {
@@ -90,7 +90,7 @@ impl Socket {
         for (n, address) in addresses.iter().enumerate() {
             let part = left() / (addresses.len() - n) as u32;
             match timeout(part, TcpStream::connect(SocketAddr::new(*address, port))).await {
-                Ok(Ok(tcp)) => return Socket::secured(tcp, secure, left(), late).await,
+                Ok(Ok(tcp)) => return MonitoredStream::secured(tcp, secure, left(), late).await,
                 Ok(Err(e)) => failed = CallFailure::of_connection(&e),
                 Err(_) => failed = late(),
             }
@@ -103,7 +103,7 @@ impl Socket {
         secure: Option<TlsParameters<'_>>,
         within: Duration,
         late: impl Fn() -> CallFailure,
-    ) -> Result<Socket, CallFailure> {
+    ) -> Result<MonitoredStream, CallFailure> {
         // A request is written as a whole, so it need not wait for more data.
         tcp.set_nodelay(true).map_err(|e| CallFailure::of_connection(&e))?;
         let stream = match secure {
@@ -113,7 +113,13 @@ impl Socket {
                 Err(_) => return Err(late()),
             },
         };
-        Ok(Socket { stream, monitor: Arc::default(), takes_no_more: false, has_spoken: false, reader: None })
+        Ok(MonitoredStream {
+            stream,
+            monitor: Arc::default(),
+            takes_no_more: false,
+            has_spoken: false,
+            reader: None,
+        })
     }
 
     pub(super) fn monitor(&self) -> Arc<ReadMonitor> {
@@ -147,7 +153,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for MonitoredStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -171,7 +177,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for MonitoredStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.note_sending();
         self.write(bytes.len(), |stream| match stream {

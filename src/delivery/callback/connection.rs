@@ -16,15 +16,15 @@ use hyper::http::response;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout_at;
 
-use super::connect::{ReadMonitor, Socket};
+use super::connect::{MonitoredStream, ReadMonitor};
 use super::failure::{CallFailure, HEAD_MAX, ended};
-use super::judge::BodyEnd;
+use super::judge::BodyCompleteness;
 use model::topic::Failure;
 
 /// How long an idle connection is kept.
 pub(super) const IDLE: Duration = Duration::from_secs(15);
 
-type Driver = Connection<TokioIo<Socket>, Full<Bytes>>;
+type Driver = Connection<TokioIo<MonitoredStream>, Full<Bytes>>;
 
 /// A connection for requests, one after the other. (Boxed, because it is large and is moved often.)
 pub(super) struct PooledConnection {
@@ -38,7 +38,7 @@ pub(super) struct PooledConnection {
 /// The body of an answer, as far as it arrived.
 pub(super) struct ReceivedBody {
     pub bytes: Vec<u8>,
-    pub end: BodyEnd,
+    pub end: BodyCompleteness,
 }
 
 /// Waits for a future. Meanwhile, polls the task of the connection, because the future needs the data that the
@@ -58,7 +58,7 @@ async fn drive<F: Future>(driver: &mut Option<Driver>, wanted: F) -> F::Output {
 }
 
 impl PooledConnection {
-    pub(super) async fn over(socket: Socket) -> Result<Box<PooledConnection>, CallFailure> {
+    pub(super) async fn over(socket: MonitoredStream) -> Result<Box<PooledConnection>, CallFailure> {
         let monitor = socket.monitor();
         let shaken = Builder::new().max_buf_size(HEAD_MAX).handshake(TokioIo::new(socket)).await;
         let (sender, driver) = shaken.map_err(|e| CallFailure::of_exchange(&e, false))?;
@@ -98,7 +98,7 @@ impl PooledConnection {
         until: tokio::time::Instant,
         late: impl Fn() -> CallFailure,
     ) -> ReceivedBody {
-        let mut came = ReceivedBody { bytes: Vec::new(), end: BodyEnd::Whole };
+        let mut came = ReceivedBody { bytes: Vec::new(), end: BodyCompleteness::Whole };
         while !body.is_end_stream() {
             let broken = match timeout_at(until, drive(&mut self.driver, body.frame())).await {
                 Ok(None) => return came,
@@ -107,7 +107,7 @@ impl PooledConnection {
                         let left = most - came.bytes.len();
                         came.bytes.extend_from_slice(&data[..data.len().min(left)]);
                         if data.len() > left {
-                            came.end = BodyEnd::Cut;
+                            came.end = BodyCompleteness::Cut;
                             return came;
                         }
                     }
@@ -116,7 +116,7 @@ impl PooledConnection {
                 Ok(Some(Err(e))) => CallFailure::of_exchange(&e, true),
                 Err(_) => late(),
             };
-            came.end = BodyEnd::Broken(broken.kind, broken.why);
+            came.end = BodyCompleteness::Broken(broken.kind, broken.why);
             return came;
         }
         came

@@ -76,7 +76,7 @@ impl Verdict {
 
 /// How much of an answer's body arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum BodyEnd {
+pub(super) enum BodyCompleteness {
     /// The whole body arrived.
     Whole,
     /// The body is longer than what dq reads.
@@ -91,7 +91,7 @@ pub(super) struct Answer {
     pub status: u16,
     /// The first bytes of the body.
     pub body: Vec<u8>,
-    pub end: BodyEnd,
+    pub end: BodyCompleteness,
     /// `Retry-After`, as a delay from now.
     pub retry_after: Option<Duration>,
     /// Whether the answer has `dq-retry: no`.
@@ -103,7 +103,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Returns whether the whole answer arrived.
     pub(super) fn is_whole(&self) -> bool {
-        self.end == BodyEnd::Whole
+        self.end == BodyCompleteness::Whole
     }
 }
 
@@ -179,11 +179,11 @@ fn check_answer(
     // If the status is 2xx and the job is not accepted, the reason is in the rest of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };
     let whole = || match &answer.end {
-        BodyEnd::Whole => Ok(()),
-        BodyEnd::Cut => {
+        BodyCompleteness::Whole => Ok(()),
+        BodyCompleteness::Cut => {
             Err((Failure::Answer, format!("the answer (status {status}) is too long to be judged")))
         }
-        BodyEnd::Broken(kind, why) => Err((*kind, why.clone())),
+        BodyCompleteness::Broken(kind, why) => Err((*kind, why.clone())),
     };
     let json = || serde_json::from_slice::<Json>(&answer.body).ok();
     let of =
@@ -193,11 +193,11 @@ fn check_answer(
         Success::Status if (200..300).contains(&status) => {}
         Success::Status => return Err((kind, format!("status {status}"))),
         Success::NonEmpty => {
-            if answer.end != BodyEnd::Cut {
+            if answer.end != BodyCompleteness::Cut {
                 whole()?;
             }
             // PHP's `empty` counts "0" as empty.
-            if matches!(&*answer.body, b"" | b"0") && answer.end == BodyEnd::Whole {
+            if matches!(&*answer.body, b"" | b"0") && answer.end == BodyCompleteness::Whole {
                 return Err((kind, format!("an empty answer (status {status})")));
             }
         }
@@ -245,7 +245,7 @@ mod tests {
 
     fn answer(status: u16, body: &str) -> Answer {
         let body = body.as_bytes().to_vec();
-        Answer { status, body, end: BodyEnd::Whole, retry_after: None, refuses: false, later: false }
+        Answer { status, body, end: BodyCompleteness::Whole, retry_after: None, refuses: false, later: false }
     }
 
     fn judged(topic: &Topic, answer: &Answer) -> Verdict {
@@ -346,8 +346,8 @@ mod tests {
 
     #[test]
     fn an_incomplete_answer_is_judged_as_far_as_possible() {
-        let late = BodyEnd::Broken(Failure::Timeout, "late".to_owned());
-        let with = |end: &BodyEnd, body: &str| Answer { end: end.clone(), ..answer(200, body) };
+        let late = BodyCompleteness::Broken(Failure::Timeout, "late".to_owned());
+        let with = |end: &BodyCompleteness, body: &str| Answer { end: end.clone(), ..answer(200, body) };
         for (success, flag, of_cut, of_late) in [
             ("status", "", None, None),
             ("non_empty", "", None, Some(Failure::Timeout)),
@@ -355,7 +355,7 @@ mod tests {
             ("status", "{res.a} == 1", Some(Failure::Answer), Some(Failure::Timeout)),
         ] {
             let topic = topic(success, flag);
-            assert_eq!(kind(&topic, &with(&BodyEnd::Cut, "x")), of_cut, "{success}");
+            assert_eq!(kind(&topic, &with(&BodyCompleteness::Cut, "x")), of_cut, "{success}");
             assert_eq!(kind(&topic, &with(&late, "x")), of_late, "{success}");
         }
     }

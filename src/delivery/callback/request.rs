@@ -17,7 +17,7 @@ use model::topic::{self, Payload, Topic, is_own_header, is_same_header};
 
 /// A request, and its receiver.
 #[derive(Debug)]
-pub(super) struct RequestParts {
+pub(super) struct AddressedRequest {
     pub receiver: Receiver,
     pub request: Request<Full<Bytes>>,
 }
@@ -61,7 +61,7 @@ impl Receiver {
     }
 }
 
-impl RequestParts {
+impl AddressedRequest {
     /// Makes the request of a delivery. `now_s`: the present time in Unix seconds.
     pub(super) fn new(
         topic: &Topic,
@@ -69,7 +69,7 @@ impl RequestParts {
         is_test: bool,
         zone: &TimeZone,
         now_s: i64,
-    ) -> Result<RequestParts, String> {
+    ) -> Result<AddressedRequest, String> {
         let form = || {
             let daemon_fields = DaemonFields {
                 due_ms: delivery.due_ms,
@@ -158,7 +158,7 @@ impl RequestParts {
         *request.method_mut() = method;
         *request.uri_mut() = Uri::from(target);
         *request.headers_mut() = headers;
-        Ok(RequestParts { receiver, request })
+        Ok(AddressedRequest { receiver, request })
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
             method: topic::Method::Get,
             ..Topic::new(delivery.key.topic.clone(), "http://h/?notify_time=0&a=0")
         };
-        let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
+        let request = AddressedRequest::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
         assert_eq!(request.uri().to_string().matches("notify_time=").count(), 1, "{}", request.uri());
     }
 
@@ -289,7 +289,7 @@ mod tests {
     fn any_url_gives_a_target_and_errors_do_not_show_the_url() {
         let of = |url: &str, method: topic::Method| {
             let topic = Topic { method, ..Topic::new(TopicName::new("t").unwrap(), url) };
-            RequestParts::new(&topic, &delivery("t", "1"), false, &TimeZone::UTC, 7)
+            AddressedRequest::new(&topic, &delivery("t", "1"), false, &TimeZone::UTC, 7)
         };
         for (url, origin, path_and_query) in [
             ("http://h", "http://h:80", "/"),
@@ -298,7 +298,7 @@ mod tests {
             ("https://u:p@h:8443/a?x", "https://h:8443", "/a?x"),
             ("HTTP://[::1]:9/", "http://[::1]:9", "/"),
         ] {
-            let RequestParts { receiver, request } = of(url, topic::Method::Post).unwrap();
+            let AddressedRequest { receiver, request } = of(url, topic::Method::Post).unwrap();
             let target = request.uri().to_string();
             assert_eq!((receiver.origin.as_str(), target.as_str()), (origin, path_and_query), "{url}");
         }
@@ -317,7 +317,7 @@ mod tests {
             let topic = Topic { method, ..Topic::new(TopicName::new("t").unwrap(), callback) };
             let destination = Some(Destination::Path(path.to_owned()));
             let delivery = Delivery { destination, ..delivery("t", "1") };
-            let parts = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7)?;
+            let parts = AddressedRequest::new(&topic, &delivery, false, &TimeZone::UTC, 7)?;
             let host = parts.request.headers()["host"].to_str().unwrap().to_owned();
             Ok::<_, String>(format!("{} {host} {}", parts.receiver.origin, parts.request.uri()))
         };
@@ -366,7 +366,7 @@ mod tests {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();
         delivery.ack_url = Some("https://h/ack".to_owned());
-        let parts = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap();
+        let parts = AddressedRequest::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap();
         let all: Vec<(&str, &str)> = parts
             .request
             .headers()
@@ -395,11 +395,11 @@ mod tests {
         // Some receivers treat `_` as `-`.
         delivery.headers.push(("x_a".to_owned(), "job".to_owned()));
         delivery.headers.push(("X_Forwarded_For".to_owned(), "job".to_owned()));
-        let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
+        let request = AddressedRequest::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
         assert_eq!(request.headers().len(), expected.len());
         topic.job_headers = vec!["Cookie".to_owned(), "authorization".to_owned()];
         delivery.headers.push(("authorization".to_owned(), "job".to_owned()));
-        let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
+        let request = AddressedRequest::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
         assert_eq!(request.headers()["cookie"], "job");
         assert_eq!(request.headers()["authorization"], "Basic dTpwQA==");
     }

@@ -222,17 +222,17 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use model::settings::{CallbackSettings, Guard, TlsClientSettings};
+    use model::settings::{CallbackSettings, GuardLevel, TlsClientSettings};
 
     const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
-    fn rules(guard: Guard) -> GuardRules {
+    fn rules(guard: GuardLevel) -> GuardRules {
         GuardRules::new(&CallbackSettings { guard, allow: Vec::new(), tls: TlsClientSettings::default() })
     }
 
     #[test]
     fn what_the_system_makes_of_a_host_is_what_is_guarded() {
-        let cached = CachedResolver::new(rules(Guard::Metadata));
+        let cached = CachedResolver::new(rules(GuardLevel::Metadata));
         // The system and the guard read these texts as addresses. So no name is looked up on the network here.
         for host in [
             "2852039166",
@@ -252,7 +252,7 @@ mod tests {
                 [expected.parse::<IpAddr>().unwrap()],
                 "{host}"
             );
-            let strict = CachedResolver::new(rules(Guard::Strict));
+            let strict = CachedResolver::new(rules(GuardLevel::Strict));
             assert!(matches!(strict.allowed(host, SECOND), Err(NoAddress::Denied { .. })), "{host}");
         }
     }
@@ -260,18 +260,18 @@ mod tests {
     #[test]
     fn of_a_name_only_what_is_allowed_is_called() {
         let both = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap(), "8.8.8.8".parse().unwrap()]);
-        let cached = CachedResolver::by(rules(Guard::Strict), Box::new(both));
+        let cached = CachedResolver::by(rules(GuardLevel::Strict), Box::new(both));
         assert_eq!(cached.allowed("h", SECOND).unwrap(), ["8.8.8.8".parse::<IpAddr>().unwrap()]);
         let inner = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap()]);
         let refused =
-            CachedResolver::by(rules(Guard::Strict), Box::new(inner)).allowed("h", SECOND).unwrap_err();
+            CachedResolver::by(rules(GuardLevel::Strict), Box::new(inner)).allowed("h", SECOND).unwrap_err();
         assert_eq!(refused.to_string(), "10.0.0.1 is not called: private (callback.guard)");
     }
 
     #[test]
     fn a_name_that_is_pointed_to_loopback_is_not_called() {
         let inward = |_: &str| Ok(vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]);
-        let cached = CachedResolver::by(rules(Guard::Metadata), Box::new(inward));
+        let cached = CachedResolver::by(rules(GuardLevel::Metadata), Box::new(inward));
         let refused = cached.allowed("shop.example", SECOND).unwrap_err();
         assert!(matches!(refused, NoAddress::Denied { .. }), "{refused}");
         assert_eq!(cached.allowed("localhost", SECOND).unwrap().len(), 2);
@@ -286,7 +286,7 @@ mod tests {
             let _ = gone.lock().unwrap().recv();
             Ok(vec!["8.8.8.8".parse().unwrap()])
         };
-        let cached = CachedResolver::by(rules(Guard::Metadata), Box::new(hangs));
+        let cached = CachedResolver::by(rules(GuardLevel::Metadata), Box::new(hangs));
         for _ in 0..3 {
             let begun = Instant::now();
             let late = cached.allowed("h", Some(Duration::from_millis(50))).unwrap_err();
@@ -308,7 +308,7 @@ mod tests {
             0 => Err(io::Error::other("no such name")),
             _ => Ok(vec!["8.8.8.8".parse().unwrap()]),
         };
-        let cached = CachedResolver::by(rules(Guard::Metadata), Box::new(fails_once));
+        let cached = CachedResolver::by(rules(GuardLevel::Metadata), Box::new(fails_once));
         let unknown = cached.allowed("h", SECOND).unwrap_err();
         assert_eq!(unknown.to_string(), "h has no address: no such name");
         cached.allowed("h", SECOND).unwrap();

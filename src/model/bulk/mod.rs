@@ -8,7 +8,7 @@ mod request;
 mod simulation;
 mod walk;
 
-pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, PlannedJobChange, RECORDS_LEG};
+pub use progress::{BulkCounts, BulkEnd, BulkProgress, PlannedJobChange, RECORDS_LEG, StoredBulkOperation};
 pub use request::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
 pub use walk::{BulkDecision, BulkWalk, VisitedJob, WalkLeg};
 

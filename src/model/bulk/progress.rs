@@ -85,7 +85,7 @@ impl BulkEnd {
 
 /// An operation as the registry keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BulkRow {
+pub struct StoredBulkOperation {
     /// Its number.
     pub number: u64,
     /// Who began it, as in the audit log.

@@ -48,7 +48,7 @@ pub struct LeaseLimit {
 
 /// From which topics a plan leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TopicSelection {
+pub enum LeaseTopicSelection {
     /// Only the topics that are known to have ready jobs.
     Known,
     /// Also all other topics, because they may have ready jobs. The plan takes at most one job from each of these
@@ -62,7 +62,7 @@ pub enum TopicSelection {
 #[derive(Debug)]
 pub struct Fair {
     /// The topics that are served, in the order of their names.
-    topics: Vec<PlannedTopic>,
+    topics: Vec<FairTopicState>,
     tenants: Vec<TenantState>,
     /// The index of each topic in `topics`.
     places: HashMap<TopicName, usize>,
@@ -81,7 +81,7 @@ pub struct Fair {
 
 /// What the planner knows of a topic.
 #[derive(Debug, Clone)]
-struct PlannedTopic {
+struct FairTopicState {
     name: TopicName,
     weight: u32,
     /// The index of its tenant in `tenants`.
@@ -144,7 +144,7 @@ impl Fair {
                 self.tenants.push(TenantState::default());
             }
             let known = self.places.get(&name).map(|place| &before[*place]);
-            self.topics.push(PlannedTopic {
+            self.topics.push(FairTopicState {
                 weight: weight(priority),
                 tenant,
                 in_flight: known.map_or_else(|| self.strays.remove(&name).unwrap_or(0), |k| k.in_flight),
@@ -169,7 +169,7 @@ impl Fair {
         self.greatest = self.top(|_| None);
     }
 
-    fn known(&self, topic: &TopicName) -> Option<&PlannedTopic> {
+    fn known(&self, topic: &TopicName) -> Option<&FairTopicState> {
         self.places.get(topic).map(|place| &self.topics[*place])
     }
 
@@ -253,7 +253,7 @@ impl Fair {
     /// Returns how far a topic advances with each job. It advances further if more topics of its tenant have ready
     /// jobs.
     fn step(&self, place: usize) -> u64 {
-        let PlannedTopic { weight, tenant, .. } = self.topics[place];
+        let FairTopicState { weight, tenant, .. } = self.topics[place];
         stride(weight) * self.tenants[tenant].active.max(1)
     }
 
@@ -261,7 +261,7 @@ impl Fair {
     /// topic, and `more_of_tenant` additional callbacks of its tenant.
     fn may_begin(
         &self,
-        topic: &PlannedTopic,
+        topic: &FairTopicState,
         (more, more_of_tenant): (u32, u32),
         free: u32,
         top: u32,
@@ -278,17 +278,17 @@ impl Fair {
     }
 
     /// Divides `limit` of the `free` workers among the topics that are known to have ready jobs on a lane. With
-    /// [`TopicSelection::All`], the plan also has the other topics. The sum of all `max` may be more than `limit`. The
-    /// lease stops at `limit`, and begins with the topic that is furthest behind its share. `allowed` returns how many
-    /// callbacks of a topic may begin now. None: the topic has no limits. For topics with limits, the plan asks only
-    /// for jobs that are known to be ready.
+    /// [`LeaseTopicSelection::All`], the plan also has the other topics. The sum of all `max` may be more than `limit`.
+    /// The lease stops at `limit`, and begins with the topic that is furthest behind its share. `allowed` returns how
+    /// many callbacks of a topic may begin now. None: the topic has no limits. For topics with limits, the plan asks
+    /// only for jobs that are known to be ready.
     pub fn plan(
         &mut self,
         lane: usize,
         free: u32,
         limit: u32,
         allowed: impl Fn(&TopicName) -> Option<u32>,
-        asks: TopicSelection,
+        asks: LeaseTopicSelection,
     ) -> Vec<LeaseLimit> {
         let count = self.topics.len();
         if free == 0 || count == 0 {
@@ -327,7 +327,7 @@ impl Fair {
             }
         }
         candidates.retain(|candidate| candidate.max > 0);
-        if asks == TopicSelection::All {
+        if asks == LeaseTopicSelection::All {
             for place in (self.start..count).chain(0..self.start).filter(|place| !ready.contains_key(place)) {
                 let topic = &self.topics[place];
                 // Each of these topics may have a ready job. So each of them that may begin a callback and has no
@@ -348,7 +348,7 @@ impl Fair {
 
     /// Returns how far a topic has advanced, for a plan.
     fn pass(&self, place: usize) -> u64 {
-        let PlannedTopic { pass, is_active, .. } = self.topics[place];
+        let FairTopicState { pass, is_active, .. } = self.topics[place];
         if is_active { pass } else { pass.max(self.now) }
     }
 
@@ -435,14 +435,14 @@ mod tests {
         let ready = || evil.iter().map(|topic| (name(topic), 1000));
         record_ready(&mut f, 0, ready());
         for _ in 0..64 {
-            for LeaseLimit { topic, max } in f.plan(0, free, free, unlimited, TopicSelection::Known) {
+            for LeaseLimit { topic, max } in f.plan(0, free, free, unlimited, LeaseTopicSelection::Known) {
                 (0..max).for_each(|_| f.record_begin(&topic));
                 free -= max;
             }
         }
         assert_eq!(free, 32);
         record_ready(&mut f, 0, ready().chain([(name("good"), 1000)]));
-        let plan = f.plan(0, free, free, unlimited, TopicSelection::Known);
+        let plan = f.plan(0, free, free, unlimited, LeaseTopicSelection::Known);
         assert!(max_of(&plan, "good") >= 15, "{plan:?}");
         // When all callbacks have ended, no tenant has callbacks in flight any more.
         for topic in &evil {
@@ -463,13 +463,13 @@ mod tests {
         let asked = |plan: &[LeaseLimit], of: &str| -> u32 {
             plan.iter().filter(|limit| limit.topic.as_str().starts_with(of)).map(|limit| limit.max).sum()
         };
-        let plan = f.plan(0, free, free, unlimited, TopicSelection::All);
+        let plan = f.plan(0, free, free, unlimited, LeaseTopicSelection::All);
         assert_eq!((asked(&plan, "evil"), asked(&plan, "good"), asked(&plan, "other")), (32, 1, 1));
         for LeaseLimit { topic, max } in plan {
             (0..max).for_each(|_| f.record_begin(&topic));
             free -= max;
         }
-        let plan = f.plan(0, free, free, unlimited, TopicSelection::All);
+        let plan = f.plan(0, free, free, unlimited, LeaseTopicSelection::All);
         assert_eq!((asked(&plan, "evil"), asked(&plan, "good"), plan.len()), (0, 1, 52));
     }
 
@@ -480,7 +480,7 @@ mod tests {
         for _ in 0..600 {
             record_ready(&mut f, 0, ["a1", "a2", "a3", "b", "c"].map(|topic| (name(topic), 1000)));
             // There is one worker, and each callback ends at once.
-            let plan = f.plan(0, 1, 1, unlimited, TopicSelection::Known);
+            let plan = f.plan(0, 1, 1, unlimited, LeaseTopicSelection::Known);
             let topic = &plan[0].topic;
             f.record_begin(topic);
             f.record_end(topic);
@@ -511,7 +511,7 @@ mod tests {
     fn free_workers_are_shared_evenly_by_the_topics_that_want_them() {
         let mut f = fair(&["a", "b", "c"]);
         record_ready(&mut f, 0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
-        let plan = f.plan(0, 64, 64, unlimited, TopicSelection::All);
+        let plan = f.plan(0, 64, 64, unlimited, LeaseTopicSelection::All);
         assert_eq!(max_of(&plan, "b"), 5);
         assert!(max_of(&plan, "a").abs_diff(max_of(&plan, "c")) <= 1, "{plan:?}");
         assert!(plan.iter().map(|q| q.max).sum::<u32>() <= 64);
@@ -522,14 +522,14 @@ mod tests {
         let (mut f, mut free) = (fair(&["slow", "fast"]), 64);
         record_ready(&mut f, 0, [(name("slow"), 10_000)]);
         for _ in 0..64 {
-            let slow = max_of(&f.plan(0, free, free, unlimited, TopicSelection::All), "slow");
+            let slow = max_of(&f.plan(0, free, free, unlimited, LeaseTopicSelection::All), "slow");
             (0..slow).for_each(|_| f.record_begin(&name("slow")));
             free -= slow;
         }
         assert_eq!(free, 32);
         record_ready(&mut f, 0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
-        assert_eq!(max_of(&f.plan(0, free, free, unlimited, TopicSelection::All), "slow"), 0);
-        assert!(max_of(&f.plan(0, free, free, unlimited, TopicSelection::All), "fast") >= 15);
+        assert_eq!(max_of(&f.plan(0, free, free, unlimited, LeaseTopicSelection::All), "slow"), 0);
+        assert!(max_of(&f.plan(0, free, free, unlimited, LeaseTopicSelection::All), "fast") >= 15);
     }
 
     #[test]
@@ -538,7 +538,7 @@ mod tests {
         let mut served = HashSet::new();
         for _ in 0..3 {
             record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
-            let plan = f.plan(0, 1, 1, unlimited, TopicSelection::All);
+            let plan = f.plan(0, 1, 1, unlimited, LeaseTopicSelection::All);
             assert_eq!(plan.len(), 1);
             served.insert(plan[0].topic.clone());
             f.record_begin(&plan[0].topic);
@@ -551,16 +551,16 @@ mod tests {
     fn topics_of_which_nothing_is_known_are_all_asked() {
         let names: Vec<String> = (0..200).map(|i| format!("t{i}")).collect();
         let mut f = fair(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(f.plan(0, 4, 4, unlimited, TopicSelection::All).len(), 200);
+        assert_eq!(f.plan(0, 4, 4, unlimited, LeaseTopicSelection::All).len(), 200);
         record_ready(&mut f, 0, [(name("t7"), 100)]);
-        assert!(max_of(&f.plan(0, 4, 4, unlimited, TopicSelection::All), "t7") >= 1);
+        assert!(max_of(&f.plan(0, 4, 4, unlimited, LeaseTopicSelection::All), "t7") >= 1);
     }
 
     #[test]
     fn only_known_topics_are_asked_until_the_store_reports_others() {
         let mut f = fair(&["a", "b", "c", "d"]);
         let asked = |f: &mut Fair| -> Vec<(String, u32)> {
-            let plan = f.plan(0, 64, 64, unlimited, TopicSelection::Known);
+            let plan = f.plan(0, 64, 64, unlimited, LeaseTopicSelection::Known);
             let mut asked: Vec<_> = plan.into_iter().map(|q| (q.topic.as_str().to_owned(), q.max)).collect();
             asked.sort();
             asked
@@ -587,11 +587,11 @@ mod tests {
         record_ready(&mut f, 0, [(name("a"), 3), (name("b"), 3)]);
         f.record_begin(&name("a"));
         f.serve([(name("c"), Priority::Low), (name("b"), Priority::High)].map(served).to_vec());
-        let plan = f.plan(0, 8, 8, unlimited, TopicSelection::All);
+        let plan = f.plan(0, 8, 8, unlimited, LeaseTopicSelection::All);
         assert_eq!((max_of(&plan, "a"), max_of(&plan, "b"), max_of(&plan, "c")), (0, 3, 1));
         f.record_end(&name("a"));
         f.serve(Vec::new());
-        assert!(f.plan(0, 8, 8, unlimited, TopicSelection::All).is_empty() && !f.more(0, 8, unlimited));
+        assert!(f.plan(0, 8, 8, unlimited, LeaseTopicSelection::All).is_empty() && !f.more(0, 8, unlimited));
     }
 
     #[test]
@@ -614,13 +614,13 @@ mod tests {
         let mut f = fair(&["a", "b"]);
         let only_b = |may: u32| move |topic: &TopicName| (topic.as_str() == "b").then_some(may);
         assert_eq!(
-            max_of(&f.plan(0, 8, 8, only_b(3), TopicSelection::All), "b"),
+            max_of(&f.plan(0, 8, 8, only_b(3), LeaseTopicSelection::All), "b"),
             0,
             "it is not asked in case it has some"
         );
         record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
-        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), TopicSelection::All), "b"), 0);
-        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), TopicSelection::All), "b"), 2);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), LeaseTopicSelection::All), "b"), 0);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), LeaseTopicSelection::All), "b"), 2);
         assert_eq!(
             (
                 f.wanted_callbacks(&name("b"), 16),
@@ -638,8 +638,8 @@ mod tests {
         let mut f = Fair::new(2, ["a", "b"].map(|t| served((name(t), Priority::Normal))).to_vec());
         record_ready(&mut f, 0, [(name("a"), 9)]);
         record_ready(&mut f, 1, [(name("b"), 9)]);
-        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, TopicSelection::All), "a"), 1);
-        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, TopicSelection::All), "b"), 1);
+        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, LeaseTopicSelection::All), "a"), 1);
+        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, LeaseTopicSelection::All), "b"), 1);
         assert!(f.more(0, 1, unlimited) && f.more(1, 1, unlimited));
     }
 
@@ -649,14 +649,14 @@ mod tests {
         let held = |topic: &TopicName| (topic.as_str() == "b").then_some(0);
         for _ in 0..10_000 {
             record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
-            f.plan(0, 1, 1, held, TopicSelection::All)
+            f.plan(0, 1, 1, held, LeaseTopicSelection::All)
                 .iter()
                 .for_each(|q| (f.record_begin(&q.topic), f.record_end(&q.topic)).0);
         }
         let mut had: HashMap<TopicName, u32> = HashMap::new();
         for _ in 0..300 {
             record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
-            for quota in f.plan(0, 1, 1, unlimited, TopicSelection::All) {
+            for quota in f.plan(0, 1, 1, unlimited, LeaseTopicSelection::All) {
                 f.record_begin(&quota.topic);
                 f.record_end(&quota.topic);
                 *had.entry(quota.topic).or_default() += 1;
@@ -687,7 +687,7 @@ mod tests {
             record_ready(&mut f, lane, names.iter().map(|t| (t.clone(), 1000)));
             let free = workers - flying.len() as u32;
             let mut limit = free.div_ceil(lanes as u32);
-            for quota in f.plan(lane, free, limit, unlimited, TopicSelection::All) {
+            for quota in f.plan(lane, free, limit, unlimited, LeaseTopicSelection::All) {
                 let topic = names.iter().position(|n| *n == quota.topic).unwrap();
                 for _ in 0..quota.max.min(limit) {
                     limit -= 1;
@@ -732,7 +732,7 @@ mod tests {
                 let plan = f.plan(0, 64, limit, unlimited, asks);
                 plan.into_iter().filter(|q| f.knows(0, &q.topic)).collect::<Vec<_>>()
             };
-            prop_assert_eq!(plan(TopicSelection::All), plan(TopicSelection::Known));
+            prop_assert_eq!(plan(LeaseTopicSelection::All), plan(LeaseTopicSelection::Known));
         }
 
         /// If only one topic has jobs, its priority does not change how many callbacks begin.
@@ -758,7 +758,7 @@ mod tests {
             let mut free = workers;
             for _ in 0..workers {
                 record_ready(&mut f, 0, topics.iter().map(|topic| (topic.name.clone(), 1000)));
-                for quota in f.plan(0, free, free, unlimited, TopicSelection::All) {
+                for quota in f.plan(0, free, free, unlimited, LeaseTopicSelection::All) {
                     free -= quota.max;
                     (0..quota.max).for_each(|_| f.record_begin(&quota.topic));
                 }

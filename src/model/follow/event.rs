@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::FollowedJob;
+use super::PredecessorJob;
 use crate::headers::Headers;
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use crate::json_time::rfc3339;
@@ -74,7 +74,7 @@ impl<'a> DoneEvent<'a> {
         if !with_answer {
             log.iter_mut().for_each(|attempt| attempt.answer.clear());
         }
-        let source = FollowedJob { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() };
+        let source = PredecessorJob { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() };
         let after = record.headers.after();
         let data = EventData {
             topic: &record.key.topic,

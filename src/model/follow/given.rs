@@ -39,7 +39,7 @@ pub struct InvalidThen {
 const FIELDS: [&str; 11] =
     ["topic", "id", "body", "delay", "delay_ms", "ttr", "ttr_ms", "headers", "tags", "path", "then"];
 
-type GivenFields<'a> = BTreeMap<String, &'a RawValue>;
+type FollowerFields<'a> = BTreeMap<String, &'a RawValue>;
 
 impl Then {
     /// Reads one job or a list of jobs, as a client sends them.
@@ -90,7 +90,7 @@ fn follower<'a>(
     depth: usize,
     left: &mut usize,
 ) -> Result<StoredFollower<'a>, InvalidThen> {
-    let given: GivenFields<'a> = serde_json::from_str(raw.get()).map_err(|_| InvalidThen {
+    let given: FollowerFields<'a> = serde_json::from_str(raw.get()).map_err(|_| InvalidThen {
         field: path.to_owned(),
         problem: "it is not a job, such as {\"topic\": \"invoices\", \"body\": 1}".into(),
     })?;

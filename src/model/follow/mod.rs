@@ -48,7 +48,7 @@ struct StoredFollower<'a> {
 
 /// The job that other jobs follow. The ids of its followers are derived from these fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FollowedJob<'a> {
+pub struct PredecessorJob<'a> {
     /// Its topic and id.
     pub key: &'a JobKey,
     /// When it was added, Unix microseconds. Because of this time, the followers of a job that is added again have
@@ -56,7 +56,7 @@ pub struct FollowedJob<'a> {
     pub stamp_us: i64,
 }
 
-impl FollowedJob<'_> {
+impl PredecessorJob<'_> {
     /// Returns the id for a follower without an id of its own. `place` is its place in the list.
     fn id_at(&self, place: usize) -> JobId {
         let of = format!("{}\n{}\n{}\n{place}", self.key.topic, self.key.id, self.stamp_us);
@@ -83,7 +83,7 @@ impl Then {
     }
 
     /// Returns topics and ids of the jobs that follow a job.
-    pub fn keys(&self, source: FollowedJob<'_>) -> Vec<JobKey> {
+    pub fn keys(&self, source: PredecessorJob<'_>) -> Vec<JobKey> {
         let links = TEXT.decode(&*self.links).unwrap_or_default();
         let links: Vec<(TopicName, Option<String>)> = serde_json::from_slice(&links).unwrap_or_default();
         let key = |(place, (topic, id)): (usize, (TopicName, Option<String>))| {
@@ -95,7 +95,7 @@ impl Then {
 
     /// Returns the jobs that follow a job as the API shows them, each with its id. If the jobs are not known any more,
     /// returns only their topics and ids.
-    pub fn shown(&self, source: FollowedJob<'_>) -> Vec<Box<RawValue>> {
+    pub fn shown(&self, source: PredecessorJob<'_>) -> Vec<Box<RawValue>> {
         let jsons = self.jsons();
         let known: Vec<StoredFollower<'_>> =
             jsons.iter().filter_map(|json| serde_json::from_str(json).ok()).collect();
@@ -123,7 +123,7 @@ fn json_of(text: &str) -> Option<String> {
 /// `delay` of its topic. None: the text cannot be read.
 pub fn job_of(
     text: &str,
-    source: FollowedJob<'_>,
+    source: PredecessorJob<'_>,
     place: usize,
     ago: Duration,
     delay: impl Fn(&TopicName) -> Duration,
@@ -164,7 +164,7 @@ mod tests {
                         "path": "/x", "then": {"topic": "c", "body": null}}, {"topic": "d", "body": [ ]}]"#;
         let then = Then::parse(json).unwrap();
         let a = key("a", "1:\"x");
-        let source = FollowedJob { key: &a, stamp_us: 5 };
+        let source = PredecessorJob { key: &a, stamp_us: 5 };
         let headers = Headers::default().with_then(then);
         let read = Headers::trusted(&headers.to_text());
         assert_eq!(read, headers);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!([0, 1].map(|n| jobs[n].headers.ttr()), [Some(Duration::from_secs(90)), None]);
         assert_eq!(jobs[1].body.as_str(), "[ ]");
         assert!(jobs.iter().all(|job| job.on_conflict == OnConflict::Keep));
-        let next = jobs[0].headers.then().keys(FollowedJob { key: &jobs[0].key, stamp_us: 9 });
+        let next = jobs[0].headers.then().keys(PredecessorJob { key: &jobs[0].key, stamp_us: 9 });
         assert_eq!(next[0].topic.as_str(), "c");
         assert_eq!(Headers::trusted(&jobs[0].headers.to_text()), jobs[0].headers);
     }
@@ -189,9 +189,9 @@ mod tests {
         let (a, b) = (key("a", "1"), key("a", "2"));
         let mut all: Vec<JobKey> = [(&a, 1), (&a, 2), (&b, 1)]
             .into_iter()
-            .flat_map(|(key, stamp_us)| then.keys(FollowedJob { key, stamp_us }))
+            .flat_map(|(key, stamp_us)| then.keys(PredecessorJob { key, stamp_us }))
             .collect();
-        assert_eq!(then.keys(FollowedJob { key: &a, stamp_us: 1 }), all[..2]);
+        assert_eq!(then.keys(PredecessorJob { key: &a, stamp_us: 1 }), all[..2]);
         all.sort();
         all.dedup();
         assert_eq!(all.len(), 6);
@@ -201,7 +201,7 @@ mod tests {
     fn what_follows_is_shown_with_ids_and_links_are_left() {
         let then = Then::parse(r#"{"topic": "b", "body": {"n": 1}, "delay": 2}"#).unwrap();
         let a = key("a", "1");
-        let source = FollowedJob { key: &a, stamp_us: 1 };
+        let source = PredecessorJob { key: &a, stamp_us: 1 };
         let id = then.keys(source)[0].id.as_str().to_owned();
         let shown = then.shown(source);
         let full = format!(r#"{{"topic":"b","id":"{id}","delay_ms":2000,"body":{{"n": 1}}}}"#);

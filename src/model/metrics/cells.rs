@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The numbers of one row.
 #[derive(Debug, Clone, Copy)]
-pub struct Cells<'a>(pub(super) &'a [AtomicU64]);
+pub struct RowCells<'a>(pub(super) &'a [AtomicU64]);
 
-impl Cells<'_> {
+impl RowCells<'_> {
     /// Adds `n` to the number in one cell. The addition is one instruction, so that several processes can add at the
     /// same time.
     #[inline]

@@ -1,7 +1,7 @@
 //! Histograms: how many values are in each range, and the sum of all values. In a page, a histogram is a row of cells:
 //! the ranges, then the sum.
 
-use super::cells::Cells;
+use super::cells::RowCells;
 
 /// The upper bounds of the ranges for the duration of callbacks, in microseconds. One more range has all values above
 /// the last bound. The other lists of bounds have the same form.
@@ -30,7 +30,7 @@ impl<'a> Histogram<'a> {
     }
 
     /// Records a value in the histogram that begins at this cell.
-    pub(super) fn note(cells: Cells<'_>, at: usize, bounds: &[u64], value_us: u64) {
+    pub(super) fn note(cells: RowCells<'_>, at: usize, bounds: &[u64], value_us: u64) {
         cells.add(at + bounds.partition_point(|bound| *bound < value_us), 1);
         cells.add(at + bounds.len() + 1, value_us);
     }

@@ -70,33 +70,33 @@ pub const LATENESS_RANGES: usize = LATENESS_BOUNDS.len() + 1;
 
 /// How late attempts began: the number of attempts in each range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lateness([u64; LATENESS_RANGES]);
+pub struct LatenessHistogram([u64; LATENESS_RANGES]);
 
-impl Default for Lateness {
-    fn default() -> Lateness {
-        Lateness([0; LATENESS_RANGES])
+impl Default for LatenessHistogram {
+    fn default() -> LatenessHistogram {
+        LatenessHistogram([0; LATENESS_RANGES])
     }
 }
 
-impl Lateness {
-    /// Makes a [`Lateness`] from the number of attempts in each range. Numbers that are missing are 0.
-    pub fn new(counts: impl IntoIterator<Item = u64>) -> Lateness {
-        let mut lateness = Lateness::default();
+impl LatenessHistogram {
+    /// Makes a [`LatenessHistogram`] from the number of attempts in each range. Numbers that are missing are 0.
+    pub fn new(counts: impl IntoIterator<Item = u64>) -> LatenessHistogram {
+        let mut lateness = LatenessHistogram::default();
         lateness.0.iter_mut().zip(counts).for_each(|(mine, count)| *mine = count);
         lateness
     }
 
-    /// Makes a [`Lateness`] from ranges that have attempts: the upper bound of each range, in microseconds, and the
-    /// number of attempts. The range above all bounds has no upper bound.
-    pub fn from_ranges(ranges: impl IntoIterator<Item = (Option<u64>, u64)>) -> Lateness {
-        let mut lateness = Lateness::default();
+    /// Makes a [`LatenessHistogram`] from ranges that have attempts: the upper bound of each range, in microseconds,
+    /// and the number of attempts. The range above all bounds has no upper bound.
+    pub fn from_ranges(ranges: impl IntoIterator<Item = (Option<u64>, u64)>) -> LatenessHistogram {
+        let mut lateness = LatenessHistogram::default();
         for (bound, count) in ranges {
             lateness.0[range_of(bound.unwrap_or(u64::MAX))] += count;
         }
         lateness
     }
 
-    /// Returns the ranges that have attempts, in the form of [`Lateness::from_ranges`].
+    /// Returns the ranges that have attempts, in the form of [`LatenessHistogram::from_ranges`].
     pub fn ranges(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let ranges = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
         ranges.map(|(at, count)| (LATENESS_BOUNDS.get(at).copied(), *count))
@@ -107,15 +107,15 @@ impl Lateness {
         &self.0
     }
 
-    /// Adds the attempts of another [`Lateness`].
-    pub fn join(&mut self, other: &Lateness) {
+    /// Adds the attempts of another [`LatenessHistogram`].
+    pub fn join(&mut self, other: &LatenessHistogram) {
         self.0.iter_mut().zip(other.0).for_each(|(mine, count)| *mine = mine.wrapping_add(count));
     }
 
     /// Returns the attempts since an earlier moment. None: the numbers were reset to 0 since then.
-    pub fn since(&self, before: &Lateness) -> Option<Lateness> {
+    pub fn since(&self, before: &LatenessHistogram) -> Option<LatenessHistogram> {
         let falls = self.0.iter().zip(before.0).any(|(now, before)| *now < before);
-        (!falls).then(|| Lateness(std::array::from_fn(|at| self.0[at] - before.0[at])))
+        (!falls).then(|| LatenessHistogram(std::array::from_fn(|at| self.0[at] - before.0[at])))
     }
 
     /// Returns the lateness, in microseconds, that this share of the attempts did not exceed. Within a range, the
@@ -137,9 +137,9 @@ impl Lateness {
     }
 }
 
-impl<'a> From<&Histogram<'a>> for Lateness {
-    fn from(histogram: &Histogram<'a>) -> Lateness {
-        Lateness::new(histogram.counts().iter().copied())
+impl<'a> From<&Histogram<'a>> for LatenessHistogram {
+    fn from(histogram: &Histogram<'a>) -> LatenessHistogram {
+        LatenessHistogram::new(histogram.counts().iter().copied())
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_percentile_is_close_to_the_attempts() {
         for value_us in [1000, 5_000_000, 3_435_000_000, 5 * 86_400_000_000_u64] {
-            let mut lateness = Lateness::default();
+            let mut lateness = LatenessHistogram::default();
             lateness.0[range_of(value_us)] = 7;
             for share in [0.01, 0.5, 0.99] {
                 let percentile = lateness.percentile_us(share).unwrap();
@@ -177,17 +177,17 @@ mod tests {
         }
         // Example: a daemon has been up for eight minutes, and all its attempts began eight minutes late. The
         // percentile must not be much longer.
-        let late = Lateness::from_ranges([(Some(LATENESS_BOUNDS[range_of(480_000_000)]), 100)]);
+        let late = LatenessHistogram::from_ranges([(Some(LATENESS_BOUNDS[range_of(480_000_000)]), 100)]);
         assert!(late.percentile_us(0.5).unwrap() < 511_000_000);
-        assert_eq!(Lateness::default().percentile_us(0.5), None);
-        let beyond = Lateness::from_ranges([(None, 1)]);
+        assert_eq!(LatenessHistogram::default().percentile_us(0.5), None);
+        let beyond = LatenessHistogram::from_ranges([(None, 1)]);
         assert_eq!(beyond.percentile_us(0.5), LATENESS_BOUNDS.last().copied());
     }
 
     #[test]
     fn ranges_are_the_same_after_they_were_told() {
-        let late = Lateness::new((0..LATENESS_RANGES as u64).map(|n| n % 3));
-        assert_eq!(Lateness::from_ranges(late.ranges()), late);
+        let late = LatenessHistogram::new((0..LATENESS_RANGES as u64).map(|n| n % 3));
+        assert_eq!(LatenessHistogram::from_ranges(late.ranges()), late);
         let mut more = late.clone();
         more.join(&late);
         assert_eq!(more.since(&late), Some(late.clone()));

@@ -14,11 +14,11 @@ mod text;
 
 use std::collections::BTreeMap;
 
-pub use self::cells::Cells;
+pub use self::cells::RowCells;
 pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, STORE_BOUNDS};
 use self::labels::CODE_CLASSES;
 pub use self::labels::{AddOutcome, AttemptOutcome, DeathCause, DeleteOutcome, PurgeCause, StoreOperation};
-pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, Lateness};
+pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, LatenessHistogram};
 pub use self::page::{BYTES, BYTES_1, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
 pub use self::receiver::ReceiverCounts;
 pub use self::sums::{DaySums, MetricSubject, PageSums, Statistics, Sums};
@@ -55,7 +55,7 @@ const NODE_CELLS: usize = NODE_LATENCY + StoreOperation::NAMES.len() * Histogram
 
 /// Adds to the numbers of a topic. Each addition to a number is one instruction.
 #[derive(Debug, Clone, Copy)]
-pub struct TopicCounters<'a>(pub Cells<'a>);
+pub struct TopicCounters<'a>(pub RowCells<'a>);
 
 impl TopicCounters<'_> {
     /// Counts adds with this outcome.
@@ -129,7 +129,7 @@ impl TopicCounters<'_> {
 
 /// Adds to the numbers of a node.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeCounters<'a>(pub Cells<'a>);
+pub struct NodeCounters<'a>(pub RowCells<'a>);
 
 impl NodeCounters<'_> {
     /// Counts jobs that were stored on the node.
@@ -158,8 +158,8 @@ impl NodeCounters<'_> {
 }
 
 /// Returns how late the attempts of the topic with these cells began.
-fn lateness_of(cells: &[u64]) -> Lateness {
-    Lateness::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
+fn lateness_of(cells: &[u64]) -> LatenessHistogram {
+    LatenessHistogram::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
 }
 
 /// Returns how many attempts ended with an outcome, with any status.
@@ -233,14 +233,14 @@ impl CounterTotals {
     }
 
     /// Returns how late the attempts of all topics began.
-    pub fn lateness(&self) -> Lateness {
-        let mut all = Lateness::default();
+    pub fn lateness(&self) -> LatenessHistogram {
+        let mut all = LatenessHistogram::default();
         self.topics.values().for_each(|cells| all.join(&lateness_of(cells)));
         all
     }
 
     /// Returns how late the attempts of a topic began.
-    pub fn lateness_of(&self, topic: &str) -> Lateness {
+    pub fn lateness_of(&self, topic: &str) -> LatenessHistogram {
         self.topics.get(topic).map(|cells| lateness_of(cells)).unwrap_or_default()
     }
 

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::cells::Cells;
+use super::cells::RowCells;
 use super::{NODE_CELLS, OTHER, TOPIC_CELLS, page_1};
 
 /// The version of the layout. Each version has its own file, so that no release writes into the file of another
@@ -163,24 +163,24 @@ impl<'a> Page<'a> {
 
     /// Returns the numbers of a topic. None: it has no row.
     #[inline]
-    pub fn topic(self, name: &str) -> Option<Cells<'a>> {
+    pub fn topic(self, name: &str) -> Option<RowCells<'a>> {
         self.find_row(TOPICS, name).ok().map(|row| self.cells(TOPICS, row))
     }
 
     /// Returns the numbers of a topic. A topic without a row gets a row. If no row is left, returns the numbers of
     /// [`OTHER`].
-    pub fn claim_topic(self, name: &str) -> Cells<'a> {
+    pub fn claim_topic(self, name: &str) -> RowCells<'a> {
         self.cells(TOPICS, self.claim(TOPICS, name))
     }
 
     /// Returns the numbers of a node. A node without a row gets a row. If no row is left, returns the numbers of
     /// [`OTHER`].
-    pub fn claim_node(self, name: &str) -> Cells<'a> {
+    pub fn claim_node(self, name: &str) -> RowCells<'a> {
         self.cells(NODES, self.claim(NODES, name))
     }
 
     /// Returns the numbers for topics that have no row.
-    pub fn other_topics(self) -> Cells<'a> {
+    pub fn other_topics(self) -> RowCells<'a> {
         self.cells(TOPICS, 0)
     }
 
@@ -202,8 +202,8 @@ impl<'a> Page<'a> {
         &self.0[table.rows_at + row * table.row..][..table.row]
     }
 
-    fn cells(self, table: TableLayout, row: usize) -> Cells<'a> {
-        Cells(&self.row(table, row)[ROW_HEAD..][..table.cells])
+    fn cells(self, table: TableLayout, row: usize) -> RowCells<'a> {
+        RowCells(&self.row(table, row)[ROW_HEAD..][..table.cells])
     }
 
     /// Returns the row of a name. `Err`: the name has no row. The error holds the first free place of the index for the

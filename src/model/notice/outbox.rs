@@ -34,12 +34,12 @@ pub struct MessageTiming {
 /// What waits to be sent.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct AlertQueue {
-    waiting: Vec<PendingNotices>,
+    waiting: Vec<RecipientQueue>,
 }
 
 /// What waits for one recipient.
 #[derive(Debug, Serialize, Deserialize)]
-struct PendingNotices {
+struct RecipientQueue {
     to: Recipient,
     notices: Vec<Notice>,
     /// The number of alerts at the beginning of `notices` that this process is sending now.
@@ -74,9 +74,9 @@ fn passed(since_ms: i64, span: Duration, now_ms: i64) -> bool {
     now_ms < since_ms || now_ms - since_ms >= span.as_millis() as i64
 }
 
-impl PendingNotices {
-    fn new(to: Recipient) -> PendingNotices {
-        PendingNotices {
+impl RecipientQueue {
+    fn new(to: Recipient) -> RecipientQueue {
+        RecipientQueue {
             to,
             notices: Vec::new(),
             sending: 0,
@@ -107,7 +107,7 @@ impl AlertQueue {
     /// Adds an alert for a recipient.
     pub fn put(&mut self, to: &Recipient, notice: &Notice, now_ms: i64) {
         let at = self.waiting.iter().position(|w| w.to == *to).unwrap_or_else(|| {
-            self.waiting.push(PendingNotices::new(to.clone()));
+            self.waiting.push(RecipientQueue::new(to.clone()));
             self.waiting.len() - 1
         });
         let waiting = &mut self.waiting[at];
@@ -134,7 +134,7 @@ impl AlertQueue {
         reachable: impl Fn(&Recipient) -> bool,
     ) -> Vec<OutgoingMessage> {
         let due = self.waiting.iter_mut().filter(|w| w.is_due(pace, now_ms) && reachable(&w.to));
-        let take = |waiting: &mut PendingNotices| {
+        let take = |waiting: &mut RecipientQueue| {
             waiting.sending = waiting.notices.len();
             OutgoingMessage { to: waiting.to.clone(), notices: waiting.notices.clone() }
         };
@@ -186,7 +186,7 @@ impl AlertQueue {
     /// Forgets recipients for whom nothing waits, if the interval since their last message is over. A recipient with
     /// dropped alerts is kept until a day after its last failure.
     pub fn tidy(&mut self, pace: MessageTiming, now_ms: i64) {
-        let is_idle = |w: &PendingNotices| {
+        let is_idle = |w: &RecipientQueue| {
             w.notices.is_empty()
                 && (w.dropped == 0 || passed(w.tried_ms, PATIENCE, now_ms))
                 && w.last_ms.is_none_or(|at| passed(at, pace.interval, now_ms))
@@ -202,11 +202,11 @@ impl AlertQueue {
     /// Returns the recipients that alerts do not reach, and why. A recipient is one of them after [`FAILURES_TOLD`]
     /// failures in a row, or if alerts for this recipient were dropped. None: there is no such recipient.
     pub fn trouble(&self) -> Option<String> {
-        let tell = |w: &PendingNotices| {
+        let tell = |w: &RecipientQueue| {
             let dropped = if w.dropped > 0 { format!(", {} given up", w.dropped) } else { String::new() };
             format!("{}: {} waiting{dropped}: {}", w.to, w.notices.len(), w.reason)
         };
-        let is_failing = |w: &&PendingNotices| w.failures >= FAILURES_TOLD || w.dropped > 0;
+        let is_failing = |w: &&RecipientQueue| w.failures >= FAILURES_TOLD || w.dropped > 0;
         let failing: Vec<String> = self.waiting.iter().filter(is_failing).map(tell).collect();
         (!failing.is_empty()).then(|| failing.join("; "))
     }
@@ -216,7 +216,7 @@ impl AlertQueue {
         self.waiting.iter().any(|w| w.to == *to && w.failures > 0)
     }
 
-    fn pending_for(&mut self, to: &Recipient) -> Option<&mut PendingNotices> {
+    fn pending_for(&mut self, to: &Recipient) -> Option<&mut RecipientQueue> {
         self.waiting.iter_mut().find(|w| w.to == *to)
     }
 }

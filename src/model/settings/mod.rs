@@ -372,7 +372,7 @@ impl fmt::Display for StoreSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackSettings {
     /// Which addresses are never called.
-    pub guard: Guard,
+    pub guard: GuardLevel,
     /// Address ranges that may be called even if the guard denies them.
     pub allow: Vec<IpNet>,
     /// The authorities that may sign receivers' certificates, in addition to the authorities that this host trusts. The
@@ -383,7 +383,7 @@ pub struct CallbackSettings {
 /// Which addresses are never called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Guard {
+pub enum GuardLevel {
     /// Link-local (cloud metadata), multicast, unspecified and reserved addresses.
     Metadata,
     /// The addresses of `Metadata`, and also private and loopback addresses.

@@ -28,7 +28,7 @@ pub use self::record_keeping::RecordKeeping;
 pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
-pub use self::topics::{NotDelivered, Topics};
+pub use self::topics::{TopicNonDeliveryReason, Topics};
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
 use crate::job_parts::{Due, Priority, TopicName};
 use crate::retry::Retry;
@@ -151,8 +151,8 @@ settings! {
     /// attempts. Null: no limit.
     max_notifications: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
-    /// up to `retry_cap`, and a random part of up to a tenth), or a list of durations. After the last delay of the list,
-    /// this last delay is used again.
+    /// up to `retry_cap`, and a random part of up to a tenth), or a list of durations. After the last delay of the
+    /// list, this last delay is used again.
     retry: Retry = Retry::TwoNPlusOne, SettingKind::Retry;
     /// The first delay of `2n+1` and of `exponential`.
     retry_base: Duration = Duration::from_secs(60),

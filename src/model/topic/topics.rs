@@ -9,11 +9,11 @@ use crate::job_parts::TopicName;
 
 /// All topics that a process knows, by name. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Topics(Arc<HashMap<TopicName, CompiledTopic>>);
+pub struct Topics(Arc<HashMap<TopicName, TopicEntry>>);
 
 /// Why the jobs of a topic are not delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotDelivered {
+pub enum TopicNonDeliveryReason {
     /// No topic has this name.
     Unregistered,
     /// The topic is held.
@@ -22,12 +22,12 @@ pub enum NotDelivered {
     Pull,
 }
 
-impl fmt::Display for NotDelivered {
+impl fmt::Display for TopicNonDeliveryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotDelivered::Unregistered => f.write_str("the topic is not registered"),
-            NotDelivered::Held(why) => write!(f, "the topic is held: {why}"),
-            NotDelivered::Pull => {
+            TopicNonDeliveryReason::Unregistered => f.write_str("the topic is not registered"),
+            TopicNonDeliveryReason::Held(why) => write!(f, "the topic is held: {why}"),
+            TopicNonDeliveryReason::Pull => {
                 f.write_str("the mode of the topic is \"pull\", and no client reserves its jobs")
             }
         }
@@ -36,7 +36,7 @@ impl fmt::Display for NotDelivered {
 
 /// A topic, and what follows from its settings. This is computed once, not for each job.
 #[derive(Debug, PartialEq, Eq)]
-struct CompiledTopic {
+struct TopicEntry {
     topic: Arc<Topic>,
     /// Why the topic is held. None: it is served.
     held: Option<String>,
@@ -57,7 +57,7 @@ impl Topics {
 
     /// Returns why a topic takes no new jobs. `None`: the topic takes new jobs, or no topic has this name.
     pub fn refusal(&self, name: &str) -> Option<String> {
-        let CompiledTopic { topic, held, is_of_events } = self.0.get(name)?;
+        let TopicEntry { topic, held, is_of_events } = self.0.get(name)?;
         if *is_of_events {
             return Some(format!("topic {name} has the events of another topic: dq alone adds its jobs"));
         }
@@ -69,13 +69,13 @@ impl Topics {
     }
 
     /// Returns why the jobs of a topic are not delivered. None: they are delivered.
-    pub fn undelivered(&self, name: &str) -> Option<NotDelivered> {
-        let Some(CompiledTopic { topic, held, .. }) = self.0.get(name) else {
-            return Some(NotDelivered::Unregistered);
+    pub fn undelivered(&self, name: &str) -> Option<TopicNonDeliveryReason> {
+        let Some(TopicEntry { topic, held, .. }) = self.0.get(name) else {
+            return Some(TopicNonDeliveryReason::Unregistered);
         };
         match (held, topic.mode) {
-            (Some(why), _) => Some(NotDelivered::Held(why.clone())),
-            (None, DeliveryMode::Pull) => Some(NotDelivered::Pull),
+            (Some(why), _) => Some(TopicNonDeliveryReason::Held(why.clone())),
+            (None, DeliveryMode::Pull) => Some(TopicNonDeliveryReason::Pull),
             (None, DeliveryMode::Push) => None,
         }
     }
@@ -97,7 +97,7 @@ impl FromIterator<Topic> for Topics {
         let mut all = HashMap::new();
         for topic in topics {
             let name = topic.name.clone();
-            all.entry(name).or_insert_with(|| CompiledTopic {
+            all.entry(name).or_insert_with(|| TopicEntry {
                 held: topic.held(),
                 topic: Arc::new(topic),
                 is_of_events: false,
@@ -105,7 +105,7 @@ impl FromIterator<Topic> for Topics {
         }
         let events: Vec<Topic> = all.values().filter_map(|known| known.topic.of_events()).collect();
         for topic in events {
-            let new = |topic| CompiledTopic { held: None, topic: Arc::new(topic), is_of_events: true };
+            let new = |topic| TopicEntry { held: None, topic: Arc::new(topic), is_of_events: true };
             all.entry(topic.name.clone()).or_insert_with(|| new(topic));
         }
         Topics(Arc::new(all))

@@ -96,7 +96,7 @@ pub struct Put {
 
 /// Why a command is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CommandError {
+pub enum BeanstalkCommandError {
     /// The line is too long or contains a NUL byte, or its arguments are wrong.
     #[error("BAD_FORMAT")]
     BadFormat,
@@ -111,13 +111,13 @@ pub enum CommandError {
     ExpectedCrlf,
 }
 
-impl From<CommandError> for BeanstalkResponse<'_> {
-    fn from(error: CommandError) -> Self {
+impl From<BeanstalkCommandError> for BeanstalkResponse<'_> {
+    fn from(error: BeanstalkCommandError) -> Self {
         match error {
-            CommandError::BadFormat => BeanstalkResponse::BadFormat,
-            CommandError::UnknownCommand => BeanstalkResponse::UnknownCommand,
-            CommandError::JobTooBig => BeanstalkResponse::JobTooBig,
-            CommandError::ExpectedCrlf => BeanstalkResponse::ExpectedCrlf,
+            BeanstalkCommandError::BadFormat => BeanstalkResponse::BadFormat,
+            BeanstalkCommandError::UnknownCommand => BeanstalkResponse::UnknownCommand,
+            BeanstalkCommandError::JobTooBig => BeanstalkResponse::JobTooBig,
+            BeanstalkCommandError::ExpectedCrlf => BeanstalkResponse::ExpectedCrlf,
         }
     }
 }
@@ -171,18 +171,19 @@ const COMMANDS: [(&str, ArgumentReader); 24] = [
 ];
 
 /// Parses a line without its CRLF.
-pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<BeanstalkLine, CommandError> {
+pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<BeanstalkLine, BeanstalkCommandError> {
     if line.contains(&0) {
-        return Err(CommandError::BadFormat);
+        return Err(BeanstalkCommandError::BadFormat);
     }
     if let Some(rest) = line.strip_prefix(b"put ") {
-        return put(rest, max_job_size).ok_or(CommandError::BadFormat);
+        return put(rest, max_job_size).ok_or(BeanstalkCommandError::BadFormat);
     }
     let of_line = |(name, arguments): &(&str, ArgumentReader)| {
         line.strip_prefix(name.as_bytes()).map(|rest| (*arguments, rest))
     };
-    let (arguments, mut rest) = COMMANDS.iter().find_map(of_line).ok_or(CommandError::UnknownCommand)?;
-    arguments(&mut rest).map(BeanstalkLine::Command).ok_or(CommandError::BadFormat)
+    let (arguments, mut rest) =
+        COMMANDS.iter().find_map(of_line).ok_or(BeanstalkCommandError::UnknownCommand)?;
+    arguments(&mut rest).map(BeanstalkLine::Command).ok_or(BeanstalkCommandError::BadFormat)
 }
 
 fn put(mut rest: &[u8], max_job_size: u32) -> Option<BeanstalkLine> {

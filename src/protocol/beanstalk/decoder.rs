@@ -1,6 +1,6 @@
 //! Reads the commands of one connection from its bytes. The bytes may be cut anywhere.
 
-use super::command::{BeanstalkCommand, BeanstalkLine, CommandError, LINE_MAX, Put, parse};
+use super::command::{BeanstalkCommand, BeanstalkCommandError, BeanstalkLine, LINE_MAX, Put, parse};
 use crate::bounded::RequestBuffer;
 
 /// What a connection has sent of the next command. This is at most one line, or one body of the greatest size that is
@@ -32,7 +32,7 @@ impl BeanstalkDecoder {
 
     /// Reads the next command, and moves `input` to the first byte after it. None: `input` is used up, and the next
     /// command is not complete. The decoder keeps the part of the command that it has read.
-    pub fn decode(&mut self, input: &mut &[u8]) -> Option<Result<BeanstalkCommand, CommandError>> {
+    pub fn decode(&mut self, input: &mut &[u8]) -> Option<Result<BeanstalkCommand, BeanstalkCommandError>> {
         while !input.is_empty() {
             let (state, result) = match std::mem::replace(&mut self.state, State::Line(Vec::new())) {
                 State::Line(line) => self.read_line(line, input),
@@ -95,7 +95,7 @@ impl BeanstalkDecoder {
 }
 
 /// The next state, and what was read.
-type DecodeStep = (State, Option<Result<BeanstalkCommand, CommandError>>);
+type DecodeStep = (State, Option<Result<BeanstalkCommand, BeanstalkCommandError>>);
 
 const NEXT_LINE: State = State::Line(Vec::new());
 
@@ -103,7 +103,7 @@ fn skip_line(mut after_cr: bool, input: &mut &[u8]) -> DecodeStep {
     while let Some((byte, rest)) = input.split_first() {
         *input = rest;
         if after_cr && *byte == b'\n' {
-            return (NEXT_LINE, Some(Err(CommandError::BadFormat)));
+            return (NEXT_LINE, Some(Err(BeanstalkCommandError::BadFormat)));
         }
         after_cr = *byte == b'\r';
     }
@@ -116,7 +116,7 @@ fn read_body(mut put: Put, size: usize, mut bytes: RequestBuffer, input: &mut &[
     }
     let mut body = bytes.take();
     if !body.ends_with(b"\r\n") {
-        return (NEXT_LINE, Some(Err(CommandError::ExpectedCrlf)));
+        return (NEXT_LINE, Some(Err(BeanstalkCommandError::ExpectedCrlf)));
     }
     body.truncate(size);
     put.body = body;
@@ -127,7 +127,7 @@ fn skip_body(left: u64, input: &mut &[u8]) -> DecodeStep {
     let count = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
     *input = &input[count..];
     match left - count as u64 {
-        0 => (NEXT_LINE, Some(Err(CommandError::JobTooBig))),
+        0 => (NEXT_LINE, Some(Err(BeanstalkCommandError::JobTooBig))),
         left => (State::Skipping(left), None),
     }
 }
@@ -151,7 +151,9 @@ mod tests {
     const MAX: u32 = 300;
 
     /// Decodes pieces of input one after the other, and checks the bound of the memory.
-    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Result<BeanstalkCommand, CommandError>> {
+    fn decode_all<'a>(
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) -> Vec<Result<BeanstalkCommand, BeanstalkCommandError>> {
         let mut decoder = BeanstalkDecoder::new(MAX);
         let mut decoded = Vec::new();
         for mut piece in pieces {
@@ -165,7 +167,7 @@ mod tests {
         decoded
     }
 
-    fn one(bytes: &[u8]) -> Vec<Result<BeanstalkCommand, CommandError>> {
+    fn one(bytes: &[u8]) -> Vec<Result<BeanstalkCommand, BeanstalkCommandError>> {
         decode_all([bytes].into_iter())
     }
 
@@ -182,8 +184,8 @@ mod tests {
     #[test]
     fn a_line_ends_at_its_first_crlf() {
         let list = Ok(BeanstalkCommand::ListTubeUsed);
-        let bad = Err(CommandError::BadFormat);
-        let unknown = Err(CommandError::UnknownCommand);
+        let bad = Err(BeanstalkCommandError::BadFormat);
+        let unknown = Err(BeanstalkCommandError::UnknownCommand);
         for (length, expected) in
             [(222, unknown), (223, bad.clone()), (224, bad.clone()), (1000, bad.clone())]
         {

@@ -4,7 +4,7 @@
 //!
 //! | type | from | to |
 //! |---|---|---|
-//! | [`BeanstalkDecoder`] | the bytes of a client, cut anywhere | [`BeanstalkCommand`] or [`CommandError`] |
+//! | [`BeanstalkDecoder`] | the bytes of a client, cut anywhere | [`BeanstalkCommand`] or [`BeanstalkCommandError`] |
 //! | [`BeanstalkResponse`] | a response | its bytes, and back |
 //! | [`YamlDocument`] | a list or a dictionary of a response | its YAML, and back |
 //! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`YamlDocument`], and back |
@@ -23,10 +23,10 @@ mod stats;
 mod tube;
 mod yaml;
 
-pub use self::command::{BeanstalkCommand, CommandError, LINE_MAX, Put};
+pub use self::command::{BeanstalkCommand, BeanstalkCommandError, LINE_MAX, Put};
 pub use self::decoder::BeanstalkDecoder;
 pub use self::response::BeanstalkResponse;
-pub use self::response_reader::ResponseError;
+pub use self::response_reader::BeanstalkResponseError;
 pub use self::stats::{JobState, JobStats, ProcessorTime, QuotedStat, ServerStats, TubeStats};
 pub use self::tube::{TUBE_MAX, TubeName};
 pub use self::yaml::YamlDocument;

@@ -57,7 +57,8 @@ pub enum BeanstalkResponse<'a> {
     TimedOut,
     /// The answer to `put`: the server takes no new jobs.
     Draining,
-    /// The command is wrong. [`CommandError`](super::CommandError) explains this response and the next three.
+    /// The command is wrong. [`BeanstalkCommandError`](super::BeanstalkCommandError) explains this response and the
+    /// next three.
     BadFormat,
     /// There is no such command.
     UnknownCommand,

@@ -10,11 +10,11 @@ use super::yaml::YamlDocument;
 /// The bytes are not a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes are no response of beanstalkd")]
-pub struct ResponseError;
+pub struct BeanstalkResponseError;
 
 impl<'a> BeanstalkResponse<'a> {
     /// Reads the first response of `bytes`, and returns it with its length. None: it has not arrived in full.
-    pub fn parse(bytes: &'a [u8]) -> Result<Option<(BeanstalkResponse<'a>, usize)>, ResponseError> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Option<(BeanstalkResponse<'a>, usize)>, BeanstalkResponseError> {
         let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
         let (word, arguments) = match line.iter().position(|byte| *byte == b' ') {
@@ -22,7 +22,8 @@ impl<'a> BeanstalkResponse<'a> {
             None => (line, None),
         };
         let Some(arguments) = arguments else {
-            let word = WORDS.iter().find(|(text, _)| text.as_bytes() == word).ok_or(ResponseError)?;
+            let word =
+                WORDS.iter().find(|(text, _)| text.as_bytes() == word).ok_or(BeanstalkResponseError)?;
             return Ok(Some((word.1.clone(), end + 2)));
         };
         let numbers: Option<Vec<u64>> = arguments.split(|byte| *byte == b' ').map(number).collect();
@@ -31,19 +32,23 @@ impl<'a> BeanstalkResponse<'a> {
             (b"BURIED", [id]) => BeanstalkResponse::PutBuried(*id),
             (b"WATCHING", [count]) => BeanstalkResponse::Watching(*count),
             (b"KICKED", [count]) => BeanstalkResponse::Kicked(*count),
-            (b"USING", _) => BeanstalkResponse::Using(TubeName::new(arguments).ok_or(ResponseError)?),
+            (b"USING", _) => {
+                BeanstalkResponse::Using(TubeName::new(arguments).ok_or(BeanstalkResponseError)?)
+            }
             (b"RESERVED" | b"FOUND" | b"OK", [of_job @ .., size]) => {
                 let Some(block) = block(rest, *size)? else { return Ok(None) };
                 let body = Cow::Borrowed(block);
                 let response = match (word, of_job) {
                     (b"RESERVED", [id]) => BeanstalkResponse::Reserved { id: *id, body },
                     (b"FOUND", [id]) => BeanstalkResponse::Found { id: *id, body },
-                    (b"OK", []) => BeanstalkResponse::Ok(YamlDocument::parse(block).ok_or(ResponseError)?),
-                    _ => return Err(ResponseError),
+                    (b"OK", []) => {
+                        BeanstalkResponse::Ok(YamlDocument::parse(block).ok_or(BeanstalkResponseError)?)
+                    }
+                    _ => return Err(BeanstalkResponseError),
                 };
                 return Ok(Some((response, end + 2 + block.len() + 2)));
             }
-            _ => return Err(ResponseError),
+            _ => return Err(BeanstalkResponseError),
         };
         Ok(Some((response, end + 2)))
     }
@@ -55,12 +60,12 @@ fn number(mut text: &[u8]) -> Option<u64> {
 }
 
 /// Returns the `size` bytes before a CRLF. None: they have not arrived in full.
-fn block(bytes: &[u8], size: u64) -> Result<Option<&[u8]>, ResponseError> {
+fn block(bytes: &[u8], size: u64) -> Result<Option<&[u8]>, BeanstalkResponseError> {
     let Some(size) = usize::try_from(size).ok().filter(|size| bytes.len().saturating_sub(*size) >= 2) else {
         return Ok(None);
     };
     match &bytes[size..size + 2] {
         b"\r\n" => Ok(Some(&bytes[..size])),
-        _ => Err(ResponseError),
+        _ => Err(BeanstalkResponseError),
     }
 }

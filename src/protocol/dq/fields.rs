@@ -62,7 +62,7 @@ impl<'a> Fields<'a> {
     /// Parses the fields of a request or a job. Also returns the unknown fields whose names look like the name of a
     /// known field.
     pub(super) fn parse(text: &'a str) -> serde_json::Result<(Fields<'a>, Vec<MisspeltField>)> {
-        serde_json::from_str(text).map(|ParsedFields { fields, mistakes }| (fields, mistakes))
+        serde_json::from_str(text).map(|FieldsWithMisspellings { fields, mistakes }| (fields, mistakes))
     }
 
     /// Returns a field. A field that is null counts as missing, except the body, which may be null.
@@ -99,23 +99,26 @@ impl From<MisspeltField> for Refusal {
     }
 }
 
-struct ParsedFields<'a> {
+struct FieldsWithMisspellings<'a> {
     fields: Fields<'a>,
     mistakes: Vec<MisspeltField>,
 }
 
-impl<'de> Deserialize<'de> for ParsedFields<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ParsedFields<'de>, D::Error> {
+impl<'de> Deserialize<'de> for FieldsWithMisspellings<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<FieldsWithMisspellings<'de>, D::Error> {
         struct ParsedFieldsVisitor;
         impl<'de> Visitor<'de> for ParsedFieldsVisitor {
-            type Value = ParsedFields<'de>;
+            type Value = FieldsWithMisspellings<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<ParsedFields<'de>, M::Error> {
-                let mut parsed = ParsedFields { fields: Fields::default(), mistakes: Vec::new() };
+            fn visit_map<M: MapAccess<'de>>(
+                self,
+                mut map: M,
+            ) -> Result<FieldsWithMisspellings<'de>, M::Error> {
+                let mut parsed = FieldsWithMisspellings { fields: Fields::default(), mistakes: Vec::new() };
                 while let Some(name) = map.next_key()? {
                     match name {
                         FieldName::Known(place) => {

@@ -13,7 +13,7 @@ pub struct GmqDecoder {
 
 /// Why a connection is closed. The bytes that follow cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum GmqDecodeError {
     /// The request begins with another byte than `{`.
     #[error("a request is a JSON object, and does not begin with \"{}\"", .0.escape_ascii())]
     NotAnObject(u8),
@@ -69,13 +69,13 @@ impl GmqDecoder {
     /// Reads the next request, and moves `input` to the first byte after it. None: `input` is used up, and the next
     /// request is not complete. The decoder keeps the part of the request that it has read. After an error, the decoder
     /// is of no use any more.
-    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<GmqRequest>, DecodeError> {
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<GmqRequest>, GmqDecodeError> {
         if self.buffer.is_empty() {
             *input = input.trim_ascii_start();
             match input.first() {
                 None => return Ok(None),
                 Some(b'{') => {}
-                Some(other) => return Err(DecodeError::NotAnObject(*other)),
+                Some(other) => return Err(GmqDecodeError::NotAnObject(*other)),
             }
         }
         // If the request does not end within the allowed bytes, and one more byte has arrived, the request is too long.
@@ -83,7 +83,7 @@ impl GmqDecoder {
         let end = self.scan.end(&input[..allowed.min(input.len())]);
         let Some(end) = end else {
             if input.len() > allowed {
-                return Err(DecodeError::TooLong(self.max_request));
+                return Err(GmqDecodeError::TooLong(self.max_request));
             }
             self.buffer.fill(input, usize::MAX);
             return Ok(None);
@@ -100,7 +100,7 @@ impl GmqDecoder {
             let bytes = self.buffer.take();
             GmqRequest::parse(&bytes)
         };
-        request.map(Some).map_err(|error| DecodeError::Malformed(error.to_string()))
+        request.map(Some).map_err(|error| GmqDecodeError::Malformed(error.to_string()))
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     const MAX: usize = 500;
 
     /// Decodes pieces one after the other, up to the first error.
-    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<GmqRequest>, Option<DecodeError>) {
+    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<GmqRequest>, Option<GmqDecodeError>) {
         let mut decoder = GmqDecoder::new(MAX);
         let mut requests = Vec::new();
         for mut piece in pieces {
@@ -144,11 +144,14 @@ mod tests {
     #[test]
     fn what_is_no_object_ends_the_connection() {
         let error = |text: &str| decode_all([text.as_bytes()].into_iter()).1.unwrap();
-        assert_eq!(error("[1]"), DecodeError::NotAnObject(b'['));
-        assert_eq!(error("GET / HTTP/1.1"), DecodeError::NotAnObject(b'G'));
+        assert_eq!(error("[1]"), GmqDecodeError::NotAnObject(b'['));
+        assert_eq!(error("GET / HTTP/1.1"), GmqDecodeError::NotAnObject(b'G'));
         for bad in ["{}}", "{]", "{a}", r#"{"method":5}"#, "{\"method\":\"\u{1}\"}"] {
             let error = error(bad);
-            assert!(matches!(error, DecodeError::Malformed(_) | DecodeError::NotAnObject(b'}')), "{error}");
+            assert!(
+                matches!(error, GmqDecodeError::Malformed(_) | GmqDecodeError::NotAnObject(b'}')),
+                "{error}"
+            );
         }
     }
 
@@ -161,7 +164,7 @@ mod tests {
         for size in [1, 7, MAX] {
             let (fits, too_long) = (request(MAX), request(MAX + 1));
             assert_eq!(decode_all(fits.as_bytes().chunks(size)).1, None);
-            assert_eq!(decode_all(too_long.as_bytes().chunks(size)).1, Some(DecodeError::TooLong(MAX)));
+            assert_eq!(decode_all(too_long.as_bytes().chunks(size)).1, Some(GmqDecodeError::TooLong(MAX)));
         }
     }
 

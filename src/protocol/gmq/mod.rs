@@ -6,9 +6,9 @@
 //! | [`GmqDecoder`] | the bytes of a client, cut anywhere | [`GmqRequest`] |
 //! | [`GmqResponse`] | the result of a call | its bytes |
 //!
-//! A request that is not a JSON object gets no answer. As in Go, the connection is closed ([`DecodeError`]). Any other
-//! wrong request gets an answer with an error ([`RpcError`]). If Go's library would find the mistake too, the error
-//! has the words of this library.
+//! A request that is not a JSON object gets no answer. As in Go, the connection is closed ([`GmqDecodeError`]). Any
+//! other wrong request gets an answer with an error ([`RpcError`]). If Go's library would find the mistake too, the
+//! error has the words of this library.
 //!
 //! gmq-redis misreads some requests. dq refuses them. For example, gmq-redis reads a delay that is not a number as 0,
 //! and would deliver the job at once.
@@ -18,6 +18,6 @@ mod fields;
 mod request;
 mod response;
 
-pub use self::decoder::{DecodeError, GmqDecoder};
+pub use self::decoder::{GmqDecodeError, GmqDecoder};
 pub use self::request::{Call, GmqRequest, POP_TOPICS_MAX, Push, RequestId, RpcError};
 pub use self::response::{GmqResponse, PoppedJob};

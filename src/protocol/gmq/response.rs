@@ -43,7 +43,7 @@ const RESERVED: &str = "3";
 
 /// A map of strings, in the order in which Go writes it.
 #[derive(Serialize)]
-struct JobMap<'a> {
+struct GmqJobMap<'a> {
     #[serde(rename = "TTR")]
     ttr: String,
     body: &'a str,
@@ -56,7 +56,7 @@ struct JobMap<'a> {
 
 impl Serialize for PoppedJob<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let map = JobMap {
+        let map = GmqJobMap {
             ttr: self.ttr.as_secs().to_string(),
             body: self.body,
             consume_num: self.consume_num.to_string(),

@@ -7,7 +7,7 @@ use super::row::get;
 use super::{Result, at_change, audit};
 use crate::bulk::{StoredBulk, begun, json};
 use crate::{BulkClaim, BulkSave};
-use model::bulk::{BulkRequest, BulkRow, KEPT, RUNNING_MAX};
+use model::bulk::{BulkRequest, KEPT, RUNNING_MAX, StoredBulkOperation};
 
 const COLUMNS: &str = "n, who, request, progress, started_ms, stop, ended, ended_ms";
 
@@ -44,14 +44,14 @@ pub(super) fn read(
     db: &mut Conn,
     before: Option<u64>,
     limit: usize,
-) -> std::result::Result<Vec<BulkRow>, ::mysql::Error> {
+) -> std::result::Result<Vec<StoredBulkOperation>, ::mysql::Error> {
     let sql = format!("SELECT {COLUMNS} FROM dq_bulk WHERE n < ? ORDER BY n DESC LIMIT ?");
     let rows = db.exec_map(sql, (before.unwrap_or(u64::MAX), limit as u64), stored)?;
     Ok(rows.into_iter().filter_map(StoredBulk::read).collect())
 }
 
 /// Claims the first operation that is free.
-pub(super) fn claim(db: &mut Conn, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>> {
+pub(super) fn claim(db: &mut Conn, claim: &BulkClaim<'_>) -> Result<Option<StoredBulkOperation>> {
     let sql =
         format!("SELECT {COLUMNS} FROM dq_bulk WHERE ended IS NULL AND until_ms <= ? ORDER BY n LIMIT ?");
     let rows = db.exec_map(sql, (claim.now_ms, RUNNING_MAX as u64), stored)?;

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::token::sorted;
 use model::audit::AuditEntry;
-use model::bulk::{BulkRequest, BulkRow};
+use model::bulk::{BulkRequest, StoredBulkOperation};
 use model::excerpt::Excerpt;
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
@@ -289,11 +289,11 @@ impl Registry for MysqlRegistry {
         self.in_turn(|db| bulk::begin(db, request, who, now_ms))
     }
 
-    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<StoredBulkOperation>> {
         bulk::read(&mut self.db, before, limit).map_err(|e| self.failed(e))
     }
 
-    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>> {
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<StoredBulkOperation>> {
         bulk::claim(&mut self.db, claim)
     }
 

@@ -65,11 +65,11 @@ pub(super) struct PhpTopicRow {
     pub revision: Revision,
     /// Empty if it cannot be read.
     pub topic: String,
-    columns: std::result::Result<PhpTopicColumns, String>,
+    columns: std::result::Result<PhpTopicValues, String>,
 }
 
 #[derive(Debug)]
-struct PhpTopicColumns {
+struct PhpTopicValues {
     title: DecodedText,
     delay: i64,
     callback: DecodedText,
@@ -113,7 +113,7 @@ impl PhpTopicRow {
             id: take(row, 0, 0).unwrap_or(0),
             revision: Revision(take(row, 1, 0).unwrap_or(0)),
             topic: take(row, 2, String::new()).unwrap_or_default(),
-            columns: PhpTopicColumns::from_row(row),
+            columns: PhpTopicValues::from_row(row),
         }
     }
 
@@ -132,11 +132,11 @@ impl PhpTopicRow {
     }
 }
 
-impl PhpTopicColumns {
-    fn from_row(row: &mut ::mysql::Row) -> std::result::Result<PhpTopicColumns, String> {
+impl PhpTopicValues {
+    fn from_row(row: &mut ::mysql::Row) -> std::result::Result<PhpTopicValues, String> {
         let empty = String::new;
         let text = |row: &mut ::mysql::Row, at: usize| take(row, at, empty()).map(DecodedText::from_column);
-        Ok(PhpTopicColumns {
+        Ok(PhpTopicValues {
             title: text(row, 3)?,
             delay: take(row, 4, 0)?,
             callback: text(row, 5)?,
@@ -221,13 +221,13 @@ pub(super) fn status_number(status: TopicStatus) -> i64 {
 }
 
 /// Returns new texts in the form in which they are written to the row. They are encoded twice if the texts in the row
-/// are encoded twice. Each text is given with the name of its field, in the order of [`PhpTopicColumns::texts`].
+/// are encoded twice. Each text is given with the name of its field, in the order of [`PhpTopicValues::texts`].
 fn texts_as_before(
     texts: [(&'static str, &String); 5],
-    before: Option<&PhpTopicColumns>,
+    before: Option<&PhpTopicValues>,
 ) -> Result<[String; 5]> {
     let new = Default::default();
-    let of_row = before.map_or([&new; 5], PhpTopicColumns::texts);
+    let of_row = before.map_or([&new; 5], PhpTopicValues::texts);
     let row_is = of_row.iter().any(|column| column.is_doubly_encoded);
     let mut written: [String; 5] = Default::default();
     for (((field, text), column), out) in texts.into_iter().zip(of_row).zip(&mut written) {

@@ -3,7 +3,7 @@
 use super::{json, number, remove, set};
 use crate::Result;
 use model::audit::{AuditEntry, KEPT};
-use store::{RedisTables, TableFieldChange};
+use store::{RedisTableChange, RedisTables};
 
 /// The table whose version protects the audit log and the operations on many jobs. A change of one of them is written
 /// only if this version is still the one that was read. Both use the same version, because the end of an operation and
@@ -30,7 +30,7 @@ const ENTRIES_MAX: u64 = 50_000;
 const REMOVED_AT_ONCE: u64 = 10;
 
 /// Returns the changes that add an entry and remove entries that are too old.
-pub(super) fn note(tables: &RedisTables, entry: &AuditEntry) -> Result<Vec<TableFieldChange>> {
+pub(super) fn note(tables: &RedisTables, entry: &AuditEntry) -> Result<Vec<RedisTableChange>> {
     let entry = entry.clone().cut();
     let (first, last) = range(tables)?;
     let number = last + 1;
@@ -45,7 +45,7 @@ pub(super) fn note(tables: &RedisTables, entry: &AuditEntry) -> Result<Vec<Table
     let too_many = (number - first + 1).saturating_sub(ENTRIES_MAX) as usize;
     let aged = texts.iter().take_while(|text| is_old(text)).count();
     let gone = aged.max(too_many).min(oldest.len());
-    let mut changes: Vec<TableFieldChange> = oldest.iter().take(gone).map(|n| remove(ENTRIES, n)).collect();
+    let mut changes: Vec<RedisTableChange> = oldest.iter().take(gone).map(|n| remove(ENTRIES, n)).collect();
     changes.push(set(ENTRIES, number.to_string(), json(&entry)?));
     changes.push(set(LOG, LAST, number.to_string()));
     changes.push(set(LOG, FIRST, (first + gone as u64).to_string()));

@@ -6,8 +6,8 @@ use super::audit::{self, LOG};
 use super::{json, number, one_field, remove, set};
 use crate::bulk::{StoredBulk, begun, json as bulk_json};
 use crate::{BulkClaim, BulkSave, Result};
-use model::bulk::{BulkRequest, BulkRow, KEPT, RUNNING_MAX};
-use store::{RedisTables, TableFieldChange};
+use model::bulk::{BulkRequest, KEPT, RUNNING_MAX, StoredBulkOperation};
+use store::{RedisTableChange, RedisTables};
 
 /// The operations, by number.
 const ROWS: &str = "registry:bulk";
@@ -46,7 +46,7 @@ struct StoredOperation {
 }
 
 impl StoredOperation {
-    fn into_row(self, number: u64) -> Option<BulkRow> {
+    fn into_row(self, number: u64) -> Option<StoredBulkOperation> {
         let StoredOperation { who, request, progress, started_ms, stop, ended, .. } = self;
         let (ended, ended_ms) = ended.unzip();
         StoredBulk { number, who, request, progress, started_ms, stop, ended, ended_ms }.read()
@@ -54,14 +54,14 @@ impl StoredOperation {
 }
 
 /// The changes of tables that a call makes, and the result that it returns.
-type BulkChange<T> = (Vec<TableFieldChange>, T);
+type TableChangesAndResult<T> = (Vec<RedisTableChange>, T);
 
 fn running(tables: &RedisTables) -> Result<Vec<u64>> {
     let text = one_field(tables, LOG, RUNNING)?.unwrap_or_default();
     text.split_ascii_whitespace().map(|word| number(Some(word.to_owned()))).collect()
 }
 
-fn set_running(numbers: &[u64]) -> TableFieldChange {
+fn set_running(numbers: &[u64]) -> RedisTableChange {
     let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
     set(LOG, RUNNING, words.join(" "))
 }
@@ -74,7 +74,7 @@ fn fields(tables: &RedisTables, numbers: &[u64]) -> Result<Vec<(u64, StoredOpera
     Ok(numbers.iter().zip(texts).filter_map(field).collect())
 }
 
-fn set_field(number: u64, field: &StoredOperation) -> Result<TableFieldChange> {
+fn set_field(number: u64, field: &StoredOperation) -> Result<RedisTableChange> {
     Ok(set(ROWS, number.to_string(), json(field)?))
 }
 
@@ -84,7 +84,7 @@ pub(super) fn begin(
     request: &BulkRequest,
     who: &str,
     now_ms: i64,
-) -> Result<BulkChange<Option<u64>>> {
+) -> Result<TableChangesAndResult<Option<u64>>> {
     let mut running = running(tables)?;
     if running.len() >= RUNNING_MAX {
         return Ok((Vec::new(), None));
@@ -112,7 +112,11 @@ pub(super) fn begin(
 }
 
 /// Returns the latest operations whose numbers are less than `before`.
-pub(super) fn read(tables: &RedisTables, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+pub(super) fn read(
+    tables: &RedisTables,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<StoredBulkOperation>> {
     let last = number(one_field(tables, LOG, LAST)?)?;
     let is_before = |number: &u64| before.is_none_or(|before| *number < before);
     let kept = (last.saturating_sub(KEPT as u64) + 1..=last).rev();
@@ -125,7 +129,10 @@ pub(super) fn read(tables: &RedisTables, before: Option<u64>, limit: usize) -> R
 }
 
 /// Claims the first operation that is free.
-pub(super) fn claim(tables: &RedisTables, claim: &BulkClaim<'_>) -> Result<BulkChange<Option<BulkRow>>> {
+pub(super) fn claim(
+    tables: &RedisTables,
+    claim: &BulkClaim<'_>,
+) -> Result<TableChangesAndResult<Option<StoredBulkOperation>>> {
     let all = fields(tables, &running(tables)?)?;
     for (number, mut field) in all.into_iter().filter(|(_, field)| field.until_ms <= claim.now_ms) {
         field.runner = Some(claim.runner.to_owned());
@@ -139,7 +146,7 @@ pub(super) fn claim(tables: &RedisTables, claim: &BulkClaim<'_>) -> Result<BulkC
 }
 
 /// Writes how far an operation has come.
-pub(super) fn save(tables: &RedisTables, save: &BulkSave<'_>) -> Result<BulkChange<Option<bool>>> {
+pub(super) fn save(tables: &RedisTables, save: &BulkSave<'_>) -> Result<TableChangesAndResult<Option<bool>>> {
     let found = fields(tables, &[save.number])?.pop();
     let is_own =
         |field: &StoredOperation| field.runner.as_deref() == Some(save.runner) && field.ended.is_none();
@@ -169,7 +176,7 @@ fn is_too_old(tables: &RedisTables, number: u64) -> Result<bool> {
 }
 
 /// Asks to stop an operation. The result is false if it has already ended.
-pub(super) fn stop(tables: &RedisTables, number: u64) -> Result<BulkChange<bool>> {
+pub(super) fn stop(tables: &RedisTables, number: u64) -> Result<TableChangesAndResult<bool>> {
     let found = fields(tables, &[number])?.pop();
     let Some((number, mut field)) = found.filter(|(_, field)| field.ended.is_none()) else {
         return Ok((Vec::new(), false));

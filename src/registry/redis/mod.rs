@@ -16,13 +16,13 @@ use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision,
 };
 use model::audit::AuditEntry;
-use model::bulk::{BulkRequest, BulkRow};
+use model::bulk::{BulkRequest, StoredBulkOperation};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::settings::RedisSettings;
 use model::token::{Token, TokenName};
 use model::topic::{Topic, TopicStatus};
-use store::{RedisTables, TableFieldChange};
+use store::{RedisTableChange, RedisTables};
 
 /// The first table: topics and tokens. Its version is the revision of the registry.
 const TABLE: &str = RedisTables::FIRST;
@@ -90,7 +90,7 @@ impl RedisRegistry {
             )
         };
         let token = |token: &Token| Ok(set(TABLE, token_field(&token.name), json(&TokenRow::new(token))?));
-        let mut changes: Vec<TableFieldChange> = topics.iter().map(topic).collect();
+        let mut changes: Vec<RedisTableChange> = topics.iter().map(topic).collect();
         changes.extend(tokens.iter().map(token).collect::<Result<Vec<_>>>()?);
         let (tables, is_made) = RedisTables::create(nodes, on, version, &changes)?;
         Ok((RedisRegistry { tables }, is_made))
@@ -114,7 +114,7 @@ impl RedisRegistry {
     fn change<T>(
         &mut self,
         guard: &'static str,
-        mut work: impl FnMut(&RedisTables, u64) -> Result<(Vec<TableFieldChange>, T)>,
+        mut work: impl FnMut(&RedisTables, u64) -> Result<(Vec<RedisTableChange>, T)>,
     ) -> Result<T> {
         for _ in 0..TRIES {
             let version = self.tables.version(guard)?;
@@ -141,20 +141,20 @@ impl RedisRegistry {
                 found.map(|text| read_token(&field, &text)).transpose().map_err(RegistryError::Unusable)?;
             let (table, field) = (TABLE.to_owned(), field.clone());
             let change = match work(row)? {
-                Some(row) => TableFieldChange::Set { table, field, value: json(&row)? },
-                None => TableFieldChange::Remove { table, field },
+                Some(row) => RedisTableChange::Set { table, field, value: json(&row)? },
+                None => RedisTableChange::Remove { table, field },
             };
             Ok((vec![change], ()))
         })
     }
 }
 
-fn set(table: &str, field: impl Into<String>, value: impl Into<String>) -> TableFieldChange {
-    TableFieldChange::Set { table: table.to_owned(), field: field.into(), value: value.into() }
+fn set(table: &str, field: impl Into<String>, value: impl Into<String>) -> RedisTableChange {
+    RedisTableChange::Set { table: table.to_owned(), field: field.into(), value: value.into() }
 }
 
-fn remove(table: &str, field: impl Into<String>) -> TableFieldChange {
-    TableFieldChange::Remove { table: table.to_owned(), field: field.into() }
+fn remove(table: &str, field: impl Into<String>) -> RedisTableChange {
+    RedisTableChange::Remove { table: table.to_owned(), field: field.into() }
 }
 
 fn one_field(tables: &RedisTables, table: &str, field: &str) -> Result<Option<String>> {
@@ -334,11 +334,11 @@ impl Registry for RedisRegistry {
         self.change(audit::LOG, |tables, _| bulk::begin(tables, request, who, now_ms))
     }
 
-    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<StoredBulkOperation>> {
         bulk::read(&self.tables, before, limit)
     }
 
-    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>> {
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<StoredBulkOperation>> {
         self.change(audit::LOG, |tables, _| bulk::claim(tables, claim))
     }
 

@@ -3,7 +3,7 @@
 use super::{number, set};
 use crate::{RegistryError, Result};
 use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
-use store::{RedisTables, TableFieldChange};
+use store::{RedisTableChange, RedisTables};
 
 /// The table whose version protects the statistics against two changes at once. Each field of the table is a day.
 pub(super) const DAYS: &str = "registry:days";
@@ -52,7 +52,7 @@ pub(super) fn carry(
     tables: &RedisTables,
     day: &str,
     pages: &[PageSums],
-) -> Result<(Vec<TableFieldChange>, usize)> {
+) -> Result<(Vec<RedisTableChange>, usize)> {
     let subject_field = |subject: &MetricSubject| {
         let (kind, name) = subject.parts();
         format!("{kind} {name}")
@@ -101,14 +101,14 @@ pub(super) fn carry(
 }
 
 /// Returns the changes that add a day to [`DAYS`], and that remove the oldest day if there are too many days.
-fn keep_day(tables: &RedisTables, day: &str) -> Result<Vec<TableFieldChange>> {
+fn keep_day(tables: &RedisTables, day: &str) -> Result<Vec<RedisTableChange>> {
     let known = days(tables)?;
     if known.iter().any(|known| known == day) {
         return Ok(Vec::new());
     }
     let mut changes = vec![set(DAYS, day, "1")];
     if let (true, Some(oldest)) = (known.len() >= DAYS_MAX, known.first()) {
-        changes.push(TableFieldChange::Drop { table: sums_table(oldest) });
+        changes.push(RedisTableChange::Drop { table: sums_table(oldest) });
         changes.push(super::remove(DAYS, oldest));
     }
     Ok(changes)

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{Result, audit};
 use crate::bulk::{StoredBulk, begun, json};
 use crate::{BulkClaim, BulkSave};
-use model::bulk::{BulkRequest, BulkRow, KEPT, RUNNING_MAX};
+use model::bulk::{BulkRequest, KEPT, RUNNING_MAX, StoredBulkOperation};
 
 const COLUMNS: &str = "n, who, request, progress, started_ms, stop, ended, ended_ms";
 
@@ -38,7 +38,11 @@ pub(super) fn begin(db: &Connection, request: &BulkRequest, who: &str, now_ms: i
 }
 
 /// Returns the latest operations whose numbers are less than `before`.
-pub(super) fn read(db: &Connection, before: Option<u64>, limit: usize) -> rusqlite::Result<Vec<BulkRow>> {
+pub(super) fn read(
+    db: &Connection,
+    before: Option<u64>,
+    limit: usize,
+) -> rusqlite::Result<Vec<StoredBulkOperation>> {
     let before = before.and_then(|n| i64::try_from(n).ok()).unwrap_or(i64::MAX);
     let sql = format!("SELECT {COLUMNS} FROM bulk WHERE n < ?1 ORDER BY n DESC LIMIT ?2");
     let rows: Vec<StoredBulk> = db
@@ -49,7 +53,7 @@ pub(super) fn read(db: &Connection, before: Option<u64>, limit: usize) -> rusqli
 }
 
 /// Returns the operations that a runner may claim.
-pub(super) fn free(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<BulkRow>> {
+pub(super) fn free(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<StoredBulkOperation>> {
     let sql =
         format!("SELECT {COLUMNS} FROM bulk WHERE ended IS NULL AND until_ms <= ?1 ORDER BY n LIMIT ?2");
     let rows: Vec<StoredBulk> = db
@@ -64,7 +68,7 @@ pub(super) fn claim(
     db: &Connection,
     number: u64,
     claim: &BulkClaim<'_>,
-) -> rusqlite::Result<Option<BulkRow>> {
+) -> rusqlite::Result<Option<StoredBulkOperation>> {
     let sql = format!(
         "UPDATE bulk SET runner = ?2, until_ms = ?3 WHERE n = ?1 AND ended IS NULL AND until_ms <= ?4 RETURNING {COLUMNS}"
     );

@@ -19,7 +19,7 @@ use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision,
 };
 use model::audit::AuditEntry;
-use model::bulk::{BulkRequest, BulkRow};
+use model::bulk::{BulkRequest, StoredBulkOperation};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::token::{Token, TokenName};
@@ -301,12 +301,12 @@ impl Registry for SqliteRegistry {
         self.write(|tx| bulk::begin(tx, request, who, now_ms))
     }
 
-    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<StoredBulkOperation>> {
         self.check_file()?;
         bulk::read(&self.db, before, limit).map_err(|e| self.failed(e))
     }
 
-    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>> {
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<StoredBulkOperation>> {
         self.check_file()?;
         let free = bulk::free(&self.db, claim.now_ms).map_err(|e| self.failed(e))?;
         for row in free {

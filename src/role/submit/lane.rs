@@ -12,7 +12,7 @@ use super::refused::UnreportedRefusals;
 use super::request::{
     AddWork, JobResponder, Responder, SettlementMaker, StoreQuestion, StoreRequest, StoreWork,
 };
-use super::{QueuedRequest, RequestSource, STORE_TIMEOUT, ThreadLoad};
+use super::{Frontend, QueuedRequest, STORE_TIMEOUT, ThreadLoad};
 use crate::lock;
 use model::job::{JobKey, NewJob};
 use store::{Added, Deleted, Result, Settled, Settlement, Store, StoreError};
@@ -32,18 +32,18 @@ const UNANSWERED_MAX: usize = 20_000;
 /// The maximum size of the unanswered requests, in bytes. At this size, nothing more is read from clients.
 const BYTES_MAX: usize = 64 << 20;
 
-struct LaneQueue<A: RequestSource> {
-    queue: Mutex<LaneRequests<A>>,
+struct LaneQueue<A: Frontend> {
+    queue: Mutex<LaneQueueState<A>>,
     handed: Condvar,
     done: Mutex<Vec<AnsweredRequest<A>>>,
     /// The file of the store was removed or replaced. Jobs that are added now would never be delivered.
     gone: AtomicBool,
 }
 
-/// An answered request: its ticket, its answer, and the length of the request in bytes.
-type AnsweredRequest<A> = (<A as RequestSource>::Ticket, <A as RequestSource>::Response, usize);
+/// An answered request: its reply address, its answer, and the length of the request in bytes.
+type AnsweredRequest<A> = (<A as Frontend>::ReplyAddress, <A as Frontend>::Response, usize);
 
-struct LaneRequests<A: RequestSource> {
+struct LaneQueueState<A: Frontend> {
     requests: Vec<QueuedRequest<A>>,
     /// The thread waits for requests, and was not woken yet. A thread that works is not woken, because that would be a
     /// useless system call.
@@ -52,7 +52,7 @@ struct LaneRequests<A: RequestSource> {
 }
 
 /// The server's side of the thread.
-pub(super) struct LaneSubmitter<A: RequestSource> {
+pub(super) struct LaneQueueHandle<A: Frontend> {
     shared: Arc<LaneQueue<A>>,
     /// Requests that were not yet given to the thread.
     fresh: Vec<QueuedRequest<A>>,
@@ -62,10 +62,10 @@ pub(super) struct LaneSubmitter<A: RequestSource> {
     moved_at: Instant,
 }
 
-impl<A: RequestSource> LaneSubmitter<A> {
-    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<LaneSubmitter<A>> {
+impl<A: Frontend> LaneQueueHandle<A> {
+    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<LaneQueueHandle<A>> {
         let shared = Arc::new(LaneQueue {
-            queue: Mutex::new(LaneRequests { requests: Vec::new(), waits: false, closed: false }),
+            queue: Mutex::new(LaneQueueState { requests: Vec::new(), waits: false, closed: false }),
             handed: Condvar::new(),
             done: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -73,7 +73,7 @@ impl<A: RequestSource> LaneSubmitter<A> {
         let refused = UnreportedRefusals::default();
         let worker = LaneQueueWorker { shared: Arc::clone(&shared), store, source, refused };
         crate::vital_thread("submit", move || worker.run())?;
-        Ok(LaneSubmitter { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
+        Ok(LaneQueueHandle { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
 
     /// Takes a request. It goes to the store at the next flush.
@@ -126,7 +126,7 @@ impl<A: RequestSource> LaneSubmitter<A> {
     }
 
     /// Returns the store's answers since the last call.
-    pub(super) fn completions(&mut self) -> Vec<(A::Ticket, A::Response)> {
+    pub(super) fn completions(&mut self) -> Vec<(A::ReplyAddress, A::Response)> {
         let done = mem::take(&mut *lock(&self.shared.done));
         if done.is_empty() {
             // Another lane answered.
@@ -135,54 +135,54 @@ impl<A: RequestSource> LaneSubmitter<A> {
         self.unanswered -= done.len();
         self.moved_at = Instant::now();
         self.bytes -= done.iter().map(|(.., bytes)| bytes).sum::<usize>();
-        done.into_iter().map(|(ticket, response, _)| (ticket, response)).collect()
+        done.into_iter().map(|(reply_to, response, _)| (reply_to, response)).collect()
     }
 }
 
-impl<A: RequestSource> Drop for LaneSubmitter<A> {
+impl<A: Frontend> Drop for LaneQueueHandle<A> {
     fn drop(&mut self) {
         lock(&self.shared.queue).closed = true;
         self.shared.handed.notify_one();
     }
 }
 
-struct LaneQueueWorker<A: RequestSource> {
+struct LaneQueueWorker<A: Frontend> {
     shared: Arc<LaneQueue<A>>,
     store: Box<dyn Store>,
     source: Arc<A>,
     refused: UnreportedRefusals,
 }
 
-/// Where a request comes from: its ticket, and its length in bytes.
-type Origin<A> = (<A as RequestSource>::Ticket, usize);
+/// Where a request comes from: its reply address, and its length in bytes.
+type Origin<A> = (<A as Frontend>::ReplyAddress, usize);
 
-type AddRequest<A> = (Origin<A>, AddWork<<A as RequestSource>::Response>);
-type DeleteRequest<A> = (Origin<A>, JobKey, JobResponder<Result<Deleted>, <A as RequestSource>::Response>);
-type SettleRequest<A> = (Origin<A>, SettlementMaker<<A as RequestSource>::Response>);
-type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as RequestSource>::Response>);
+type AddRequest<A> = (Origin<A>, AddWork<<A as Frontend>::Response>);
+type DeleteRequest<A> = (Origin<A>, JobKey, JobResponder<Result<Deleted>, <A as Frontend>::Response>);
+type SettleRequest<A> = (Origin<A>, SettlementMaker<<A as Frontend>::Response>);
+type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as Frontend>::Response>);
 
 /// The origin of an add, and the function that makes its response.
-type AddResponder<A> = (Origin<A>, Responder<Result<Added>, <A as RequestSource>::Response>);
+type AddResponder<A> = (Origin<A>, Responder<Result<Added>, <A as Frontend>::Response>);
 
 /// The origin of a settlement, and the function that makes its response.
-type SettleResponder<A> = (Origin<A>, Responder<Result<Settled>, <A as RequestSource>::Response>);
+type SettleResponder<A> = (Origin<A>, Responder<Result<Settled>, <A as Frontend>::Response>);
 
 /// Settlements that share a transaction. Each is for a different job.
-struct SettleGroup<A: RequestSource> {
+struct SettleGroup<A: Frontend> {
     keys: HashSet<JobKey>,
     settlements: Vec<Settlement>,
     respond: Vec<SettleResponder<A>>,
 }
 
 /// Requests of one kind, which go to the store together.
-enum RequestBatch<A: RequestSource> {
+enum RequestBatch<A: Frontend> {
     Add(Vec<AddRequest<A>>),
     Delete(Vec<DeleteRequest<A>>),
     Settle(Vec<SettleRequest<A>>),
     Other(Vec<OtherRequest<A>>),
 }
 
-impl<A: RequestSource> RequestBatch<A> {
+impl<A: Frontend> RequestBatch<A> {
     fn new(origin: Origin<A>, work: StoreWork<A::Response>) -> RequestBatch<A> {
         match work {
             StoreWork::Add(add) => RequestBatch::Add(vec![(origin, add)]),
@@ -211,13 +211,13 @@ impl<A: RequestSource> RequestBatch<A> {
 
 /// Divides requests into batches of one kind each. The requests of one sequence keep their order. Requests of
 /// different sequences have no order, so they are grouped as far as possible.
-fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatch<A>> {
+fn by_kind<A: Frontend>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatch<A>> {
     let mut batches: Vec<RequestBatch<A>> = Vec::new();
     let mut latest: HashMap<u64, usize> = HashMap::new();
-    for QueuedRequest { ticket, request: StoreRequest(work), bytes } in requests {
-        let sequence = A::sequence(&ticket);
+    for QueuedRequest { reply_to, request: StoreRequest(work), bytes } in requests {
+        let sequence = A::sequence(&reply_to);
         let mut at = latest.get(&sequence).copied().unwrap_or(0);
-        let mut left = Some(((ticket, bytes), work));
+        let mut left = Some(((reply_to, bytes), work));
         while let Some((origin, work)) = left {
             left = match batches.get_mut(at) {
                 Some(batch) => batch.push(origin, work),
@@ -233,7 +233,7 @@ fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatc
     batches
 }
 
-impl<A: RequestSource> LaneQueueWorker<A> {
+impl<A: Frontend> LaneQueueWorker<A> {
     fn run(mut self) {
         while let Some(requests) = self.next() {
             for batch in by_kind(requests) {
@@ -276,10 +276,10 @@ impl<A: RequestSource> LaneQueueWorker<A> {
 
     fn add(&mut self, adds: Vec<AddRequest<A>>) {
         let (mut group, mut jobs) = (Vec::new(), Vec::new());
-        for ((ticket, bytes), add) in adds {
+        for ((reply_to, bytes), add) in adds {
             match add {
                 AddWork::One(job, respond) => {
-                    group.push(((ticket, bytes), respond));
+                    group.push(((reply_to, bytes), respond));
                     jobs.push(*job);
                     if jobs.len() >= GROUP {
                         self.add_group(&mut group, &mut jobs);
@@ -294,7 +294,7 @@ impl<A: RequestSource> LaneQueueWorker<A> {
                         self.note("madd", &some);
                         added.extend(some);
                     }
-                    self.finish(vec![(ticket, respond(added), bytes)]);
+                    self.finish(vec![(reply_to, respond(added), bytes)]);
                 }
             }
         }
@@ -309,7 +309,7 @@ impl<A: RequestSource> LaneQueueWorker<A> {
         self.note("add", &added);
         jobs.clear();
         let answers = group.drain(..).zip(added);
-        let answers = answers.map(|(((ticket, bytes), respond), one)| (ticket, respond(one), bytes));
+        let answers = answers.map(|(((reply_to, bytes), respond), one)| (reply_to, respond(one), bytes));
         self.finish(answers.collect());
     }
 
@@ -324,8 +324,8 @@ impl<A: RequestSource> LaneQueueWorker<A> {
             let there = self.store.delete(keys);
             self.note("del", &there);
             let answers = group.by_ref().take(keys.len()).zip(keys.iter().zip(there));
-            let answers =
-                answers.map(|(((ticket, bytes), respond), (key, one))| (ticket, respond(key, one), bytes));
+            let answers = answers
+                .map(|(((reply_to, bytes), respond), (key, one))| (reply_to, respond(key, one), bytes));
             self.finish(answers.collect());
         }
     }
@@ -333,7 +333,7 @@ impl<A: RequestSource> LaneQueueWorker<A> {
     /// Settles leases. Two reports about a job are settled one after the other.
     fn settle(&mut self, settles: Vec<SettleRequest<A>>) {
         let mut group = SettleGroup { keys: HashSet::new(), settlements: Vec::new(), respond: Vec::new() };
-        for ((ticket, bytes), make) in settles {
+        for ((reply_to, bytes), make) in settles {
             match make(self.store.as_mut()) {
                 Ok((settlement, respond)) => {
                     if group.keys.contains(&settlement.key) || group.settlements.len() >= GROUP {
@@ -341,12 +341,12 @@ impl<A: RequestSource> LaneQueueWorker<A> {
                     }
                     group.keys.insert(settlement.key.clone());
                     group.settlements.push(settlement);
-                    group.respond.push(((ticket, bytes), respond));
+                    group.respond.push(((reply_to, bytes), respond));
                 }
                 Err(response) => {
                     // The earlier requests of the same sequence are answered first.
                     self.settle_group(&mut group);
-                    self.finish(vec![(ticket, response, bytes)]);
+                    self.finish(vec![(reply_to, response, bytes)]);
                 }
             }
         }
@@ -362,7 +362,7 @@ impl<A: RequestSource> LaneQueueWorker<A> {
         group.keys.clear();
         group.settlements.clear();
         let answers = group.respond.drain(..).zip(settled);
-        let answers = answers.map(|(((ticket, bytes), respond), one)| (ticket, respond(one), bytes));
+        let answers = answers.map(|(((reply_to, bytes), respond), one)| (reply_to, respond(one), bytes));
         self.finish(answers.collect());
     }
 
@@ -383,10 +383,10 @@ impl<A: RequestSource> LaneQueueWorker<A> {
     fn others(&mut self, others: Vec<OtherRequest<A>>) {
         let mut answers = Vec::new();
         let (mut waiting, mut since) = (0, Instant::now());
-        for ((ticket, bytes), ask) in others {
+        for ((reply_to, bytes), ask) in others {
             let response = ask(self.store.as_mut());
             waiting += A::bytes(&response);
-            answers.push((ticket, response, bytes));
+            answers.push((reply_to, response, bytes));
             // The first answers do not wait for the last one.
             if waiting >= PIECE || since.elapsed() >= PIECE_TIME {
                 self.finish(mem::take(&mut answers));
@@ -408,15 +408,15 @@ mod tests {
             "del" => StoreRequest::delete(key(), |_, _| ()),
             _ => StoreRequest::get(key(), |_, _| ()),
         };
-        QueuedRequest { ticket: (sequence, number), request, bytes: 0 }
+        QueuedRequest { reply_to: (sequence, number), request, bytes: 0 }
     }
 
-    fn tickets(batch: &RequestBatch<TestRequestSource>) -> (&'static str, Vec<(u64, u64)>) {
+    fn addresses(batch: &RequestBatch<TestRequestSource>) -> (&'static str, Vec<(u64, u64)>) {
         match batch {
-            RequestBatch::Add(all) => ("add", all.iter().map(|((ticket, _), _)| *ticket).collect()),
-            RequestBatch::Delete(all) => ("del", all.iter().map(|((ticket, _), ..)| *ticket).collect()),
-            RequestBatch::Settle(all) => ("settle", all.iter().map(|((ticket, _), _)| *ticket).collect()),
-            RequestBatch::Other(all) => ("get", all.iter().map(|((ticket, _), _)| *ticket).collect()),
+            RequestBatch::Add(all) => ("add", all.iter().map(|((reply_to, _), _)| *reply_to).collect()),
+            RequestBatch::Delete(all) => ("del", all.iter().map(|((reply_to, _), ..)| *reply_to).collect()),
+            RequestBatch::Settle(all) => ("settle", all.iter().map(|((reply_to, _), _)| *reply_to).collect()),
+            RequestBatch::Other(all) => ("get", all.iter().map(|((reply_to, _), _)| *reply_to).collect()),
         }
     }
 
@@ -425,12 +425,12 @@ mod tests {
         let batch = (0..50)
             .flat_map(|c| ["add", "get", "del"].into_iter().zip(0..).map(move |(w, n)| handed(c, n, w)));
         let kinds: Vec<_> =
-            by_kind(batch.collect()).iter().map(tickets).map(|(kind, t)| (kind, t.len())).collect();
+            by_kind(batch.collect()).iter().map(addresses).map(|(kind, t)| (kind, t.len())).collect();
         assert_eq!(kinds, [("add", 50), ("get", 50), ("del", 50)]);
         let one: Vec<_> =
             ["del", "add", "add", "get", "add"].into_iter().zip(0..).map(|(w, n)| handed(1, n, w)).collect();
         let order: Vec<u64> =
-            by_kind(one).iter().flat_map(|batch| tickets(batch).1).map(|ticket| ticket.1).collect();
+            by_kind(one).iter().flat_map(|batch| addresses(batch).1).map(|reply_to| reply_to.1).collect();
         assert_eq!(order, [0, 1, 2, 3, 4]);
     }
 }

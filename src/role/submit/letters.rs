@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use model::job::{JobKey, State, TopicName};
-use model::letters::{Filter, RedrivePace};
+use model::letters::{DeadLetterFilter, RedrivePace};
 use store::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, JobsPage, Result, Store, StoredJob};
 
 /// The number of letters that are read first, and its maximum. The number doubles as long as the letters are small.
@@ -48,7 +48,7 @@ pub(super) fn size(view: &StoredJob) -> usize {
 pub(super) struct DeadLetterSearch<'a> {
     store: &'a mut dyn Store,
     topic: &'a TopicName,
-    filter: &'a Filter,
+    filter: &'a DeadLetterFilter,
     read: usize,
     until: Instant,
 }
@@ -57,7 +57,7 @@ impl<'a> DeadLetterSearch<'a> {
     pub(super) fn new(
         store: &'a mut dyn Store,
         topic: &'a TopicName,
-        filter: &'a Filter,
+        filter: &'a DeadLetterFilter,
     ) -> DeadLetterSearch<'a> {
         DeadLetterSearch { store, topic, filter, read: READ[0], until: Instant::now() + STEP }
     }
@@ -97,7 +97,7 @@ impl<'a> DeadLetterSearch<'a> {
 pub(super) fn find(
     store: &mut dyn Store,
     topic: &TopicName,
-    filter: &Filter,
+    filter: &DeadLetterFilter,
     cursor: Option<String>,
     limit: usize,
 ) -> Result<FoundDeadLetters> {

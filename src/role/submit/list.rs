@@ -2,7 +2,7 @@
 
 use super::letters::{DeadLetterSearch, size};
 use model::job::{State, TopicName};
-use model::letters::Filter;
+use model::letters::DeadLetterFilter;
 use store::{JobsPage, Result, Store};
 
 /// How many jobs a listing asks the store for at a time.
@@ -13,13 +13,13 @@ pub(super) const PAGE_BYTES: usize = 2 << 20;
 
 /// A part of a topic's jobs in one state.
 #[derive(Debug)]
-pub struct Listing {
+pub struct ListRequest {
     /// The topic.
     pub topic: TopicName,
     /// The state.
     pub state: State,
     /// For dead letters: only the letters that this filter picks. A page may be empty, although more pages follow.
-    pub filter: Option<Filter>,
+    pub filter: Option<DeadLetterFilter>,
     /// The cursor that the previous page gave.
     pub cursor: Option<String>,
     /// The maximum number of jobs. If the jobs are large, a page has fewer.
@@ -30,7 +30,7 @@ pub struct Listing {
 /// has the dead letters that one step finds.
 pub(super) fn list(
     store: &mut dyn Store,
-    Listing { topic, state, filter, cursor, limit }: Listing,
+    ListRequest { topic, state, filter, cursor, limit }: ListRequest,
 ) -> Result<JobsPage> {
     let mut page = JobsPage { next: cursor, ..JobsPage::default() };
     let mut bytes = 0;

@@ -2,8 +2,8 @@
 //! threads of its own, so that a node that hangs delays only its own jobs. Requests that arrive while a thread is busy
 //! go to the store as one batch.
 //!
-//! A server hands in requests, each with a ticket, and flushes. It is woken when there are answers, and then takes
-//! them. These steps never wait for the store.
+//! A server hands in requests, each with a reply address, and flushes. It is woken when there are answers, and then
+//! takes them. These steps never wait for the store.
 
 mod job_search;
 mod lane;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use self::job_search::{FoundJobs, JobCursor, JobQuery};
-use self::lane::LaneSubmitter;
+use self::lane::LaneQueueHandle;
 pub use self::letters::{DeadLetterTask, FoundDeadLetters};
-pub use self::list::Listing;
+pub use self::list::ListRequest;
 pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQuery, SearchedTopic};
 pub use self::request::StoreRequest;
 use store::{Lanes, Result, Store};
@@ -48,15 +48,15 @@ struct ThreadLoad {
 }
 
 /// The part of a server that the threads of the store use.
-pub trait RequestSource: Send + Sync + 'static {
-    /// Identifies a request and its client.
-    type Ticket: Send;
+pub trait Frontend: Send + Sync + 'static {
+    /// Identifies a request and its client, so that the answer finds them.
+    type ReplyAddress: Send;
     /// The answer that the client gets.
     type Response: Send + 'static;
 
     /// Returns the sequence of a request. The requests of one sequence are done in their order. In dq-server, each
     /// connection is a sequence.
-    fn sequence(ticket: &Self::Ticket) -> u64;
+    fn sequence(reply_to: &Self::ReplyAddress) -> u64;
 
     /// Returns the length of an answer, in bytes.
     fn bytes(response: &Self::Response) -> usize;
@@ -71,7 +71,7 @@ pub trait RequestSource: Send + Sync + 'static {
 pub struct LaneHung;
 
 /// The server's side of all lanes.
-pub struct Submitter<A: RequestSource> {
+pub struct Submitter<A: Frontend> {
     lanes: Lanes,
     /// The number of threads for each lane. The index of such a thread in its lane is called a way. While one thread
     /// waits for the store, another one collects a batch. The requests of a sequence that are in progress use the same
@@ -79,16 +79,16 @@ pub struct Submitter<A: RequestSource> {
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all lanes together.
-    threads: Vec<LaneSubmitter<A>>,
+    threads: Vec<LaneQueueHandle<A>>,
     /// With several lanes or ways: the requests in progress, by sequence. A request to all lanes keeps its place in the
     /// sequence.
-    sequences: HashMap<u64, SequenceQueue<A>>,
+    sequences: HashMap<u64, OrderedRequestQueue<A>>,
     /// The requests that wait for earlier requests of their sequence: how many there are, and how many bytes they have.
     waiting: (usize, usize),
 }
 
 /// The requests of one sequence.
-struct SequenceQueue<A: RequestSource> {
+struct OrderedRequestQueue<A: Frontend> {
     /// The way that these requests use.
     way: usize,
     /// How many requests are under way, each to one lane.
@@ -103,19 +103,19 @@ struct SequenceQueue<A: RequestSource> {
 }
 
 /// A request that a server has handed in.
-struct QueuedRequest<A: RequestSource> {
-    ticket: A::Ticket,
+struct QueuedRequest<A: Frontend> {
+    reply_to: A::ReplyAddress,
     request: StoreRequest<A::Response>,
     bytes: usize,
 }
 
-impl<A: RequestSource> SequenceQueue<A> {
+impl<A: Frontend> OrderedRequestQueue<A> {
     fn may_go(&self, is_to_all: bool, set: u64) -> bool {
         !self.to_all && (self.to_one == 0 || !is_to_all && self.set == set)
     }
 }
 
-impl<A: RequestSource> Submitter<A> {
+impl<A: Frontend> Submitter<A> {
     /// Starts the threads. `open` returns a handle to the whole store for each of them.
     pub fn start<E: From<io::Error>>(
         lanes: Lanes,
@@ -127,7 +127,7 @@ impl<A: RequestSource> Submitter<A> {
         let count = lanes.count() * ways + usize::from(lanes.count() > 1);
         let cannot = |e: io::Error| io::Error::new(e.kind(), format!("cannot start a submit thread: {e}"));
         let threads =
-            (0..count).map(|_| Ok(LaneSubmitter::start(open()?, Arc::clone(&source)).map_err(cannot)?));
+            (0..count).map(|_| Ok(LaneQueueHandle::start(open()?, Arc::clone(&source)).map_err(cannot)?));
         Ok(Submitter {
             threads: threads.collect::<Result<_, E>>()?,
             lanes,
@@ -139,7 +139,7 @@ impl<A: RequestSource> Submitter<A> {
 
     /// Starts one thread, for requests that are not about a single job or lane. `store` is a handle to the whole store.
     pub fn start_reader(lanes: Lanes, source: A, store: Box<dyn Store>) -> io::Result<Submitter<A>> {
-        let threads = vec![LaneSubmitter::start(store, Arc::new(source))?];
+        let threads = vec![LaneQueueHandle::start(store, Arc::new(source))?];
         Ok(Submitter { threads, lanes, ways: 1, sequences: HashMap::new(), waiting: (0, 0) })
     }
 
@@ -158,7 +158,7 @@ impl<A: RequestSource> Submitter<A> {
         let first = self.thread(lane, 0);
         match lane {
             Some(_) if self.ways > 1 => {
-                way_for(self.threads[first..first + self.ways].iter().map(LaneSubmitter::load))
+                way_for(self.threads[first..first + self.ways].iter().map(LaneQueueHandle::load))
             }
             _ => 0,
         }
@@ -167,11 +167,11 @@ impl<A: RequestSource> Submitter<A> {
     /// Takes a request. `bytes` is its length. The request goes to the store at the next flush.
     pub fn hand_in(
         &mut self,
-        ticket: A::Ticket,
+        reply_to: A::ReplyAddress,
         request: StoreRequest<A::Response>,
         bytes: usize,
     ) -> Result<(), LaneHung> {
-        let sequence = A::sequence(&ticket);
+        let sequence = A::sequence(&reply_to);
         let lane = self.lane_of(&request);
         let under_way = self.sequences.get(&sequence);
         let way = under_way.map_or_else(|| self.free_way(lane), |queue| queue.way);
@@ -181,21 +181,22 @@ impl<A: RequestSource> Submitter<A> {
         }
         if self.has_several_threads() {
             let set = self.lanes.set_number();
-            let fresh = || SequenceQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
+            let fresh =
+                || OrderedRequestQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
             let sequence = self.sequences.entry(sequence).or_insert_with(fresh);
             if !sequence.waiting.is_empty() || !sequence.may_go(lane.is_none(), set) {
                 // A request that waits must wait for all lanes, also for a lane that hangs. So this request is refused
                 // if a lane hangs.
-                if self.threads.iter().any(LaneSubmitter::is_hung) {
+                if self.threads.iter().any(LaneQueueHandle::is_hung) {
                     return Err(LaneHung);
                 }
-                sequence.waiting.push_back(QueuedRequest { ticket, request, bytes });
+                sequence.waiting.push_back(QueuedRequest { reply_to, request, bytes });
                 self.waiting = (self.waiting.0 + 1, self.waiting.1 + bytes);
                 return Ok(());
             }
             note_under_way(sequence, lane, set);
         }
-        self.threads[thread].hand_in(QueuedRequest { ticket, request, bytes });
+        self.threads[thread].hand_in(QueuedRequest { reply_to, request, bytes });
         Ok(())
     }
 
@@ -231,33 +232,33 @@ impl<A: RequestSource> Submitter<A> {
 
     /// Hands over all new requests.
     pub fn flush(&mut self) {
-        self.threads.iter_mut().for_each(LaneSubmitter::flush);
+        self.threads.iter_mut().for_each(LaneQueueHandle::flush);
     }
 
     /// Returns whether this process must be started again to find the store.
     pub fn is_gone(&self) -> bool {
-        self.threads.iter().any(LaneSubmitter::is_gone)
+        self.threads.iter().any(LaneQueueHandle::is_gone)
     }
 
     /// Returns whether the store has enough to do, so that further requests should stay with the clients.
     pub fn is_full(&self) -> bool {
         let (waiting, bytes) = self.waiting;
-        self.threads.iter().any(LaneSubmitter::is_full)
+        self.threads.iter().any(LaneQueueHandle::is_full)
             || waiting >= WAITING_MAX
             || bytes >= WAITING_BYTES_MAX
     }
 
     /// Returns when the store should have answered. None: the store has nothing to answer.
     pub fn due_by(&self) -> Option<Instant> {
-        self.threads.iter().filter_map(LaneSubmitter::due_by).min()
+        self.threads.iter().filter_map(LaneQueueHandle::due_by).min()
     }
 
     /// Returns the store's answers since the last call.
-    pub fn completions(&mut self) -> Vec<(A::Ticket, A::Response)> {
-        let done: Vec<(A::Ticket, A::Response)> =
-            self.threads.iter_mut().flat_map(LaneSubmitter::completions).collect();
+    pub fn completions(&mut self) -> Vec<(A::ReplyAddress, A::Response)> {
+        let done: Vec<(A::ReplyAddress, A::Response)> =
+            self.threads.iter_mut().flat_map(LaneQueueHandle::completions).collect();
         if self.has_several_threads() {
-            done.iter().for_each(|(ticket, _)| self.answered(A::sequence(ticket)));
+            done.iter().for_each(|(reply_to, _)| self.answered(A::sequence(reply_to)));
         }
         done
     }
@@ -271,7 +272,7 @@ fn way_for(loads: impl Iterator<Item = ThreadLoad>) -> usize {
 }
 
 /// Notes that a request of a sequence is under way, to one lane or to all.
-fn note_under_way<A: RequestSource>(sequence: &mut SequenceQueue<A>, lane: Option<usize>, set: u64) {
+fn note_under_way<A: Frontend>(sequence: &mut OrderedRequestQueue<A>, lane: Option<usize>, set: u64) {
     sequence.set = set;
     match lane {
         Some(_) => sequence.to_one += 1,
@@ -286,16 +287,16 @@ mod tests {
     use super::*;
     use model::job::{JobId, JobKey, TopicName};
 
-    /// A server whose tickets are pairs: the sequence of a request, and its number in the sequence. It is woken by a
-    /// message.
+    /// A server whose reply addresses are pairs: the sequence of a request, and its number in the sequence. It is woken
+    /// by a message.
     pub(super) struct TestRequestSource(std::sync::Mutex<Sender<()>>);
 
-    impl RequestSource for TestRequestSource {
-        type Ticket = (u64, u64);
+    impl Frontend for TestRequestSource {
+        type ReplyAddress = (u64, u64);
         type Response = ();
 
-        fn sequence(ticket: &(u64, u64)) -> u64 {
-            ticket.0
+        fn sequence(reply_to: &(u64, u64)) -> u64 {
+            reply_to.0
         }
 
         fn bytes((): &()) -> usize {
@@ -326,7 +327,7 @@ mod tests {
         let (wake, woken) = channel();
         let source = Arc::new(TestRequestSource(std::sync::Mutex::new(wake)));
         let open = || store::open(&settings.store, dir.path()).unwrap();
-        let threads = (0..2).map(|_| LaneSubmitter::start(open(), Arc::clone(&source)).unwrap()).collect();
+        let threads = (0..2).map(|_| LaneQueueHandle::start(open(), Arc::clone(&source)).unwrap()).collect();
         let lanes = Lanes::new(&settings.store).unwrap();
         let mut submitter = Submitter { threads, lanes, ways: 2, sequences: HashMap::new(), waiting: (0, 0) };
 
@@ -340,7 +341,7 @@ mod tests {
         let mut wait_for = |submitter: &mut Submitter<TestRequestSource>, count: usize| {
             while answered.len() < count {
                 woken.recv_timeout(STORE_TIMEOUT).expect("the store answers");
-                answered.extend(submitter.completions().into_iter().map(|(ticket, ())| ticket));
+                answered.extend(submitter.completions().into_iter().map(|(reply_to, ())| reply_to));
             }
             answered.clone()
         };

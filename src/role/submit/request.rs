@@ -3,7 +3,7 @@
 
 use super::job_search::{self, FoundJobs, JobQuery};
 use super::letters::{DeadLetterTask, FoundDeadLetters, find, run_task};
-use super::list::{Listing, list};
+use super::list::{ListRequest, list};
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
 use crate::bulk::BulkRun;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::tickets::{SettledTicket, TicketError, TicketReport, Tickets};
 use model::bulk::{BulkProgress, BulkRequest};
 use model::job::{JobId, JobKey, NewJob, State, TopicName};
-use model::letters::Filter;
+use model::letters::DeadLetterFilter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
@@ -245,7 +245,7 @@ impl<R: 'static> StoreRequest<R> {
 
     /// Shows a page of jobs.
     pub fn list(
-        listing: Listing,
+        listing: ListRequest,
         respond: impl FnOnce(Result<JobsPage>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(list(store, listing)))
@@ -255,7 +255,7 @@ impl<R: 'static> StoreRequest<R> {
     /// that one step has found, and a cursor. The next request passes this `cursor` to continue.
     pub fn find(
         topic: TopicName,
-        filter: Filter,
+        filter: DeadLetterFilter,
         cursor: Option<String>,
         limit: usize,
         respond: impl FnOnce(Result<FoundDeadLetters>) -> R + Send + 'static,

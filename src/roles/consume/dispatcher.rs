@@ -20,8 +20,8 @@ use super::lane_state::{BellState, ExchangeState, LaneState};
 use super::limits::Limits;
 use super::workers::FinishedCallback;
 use super::{EXCHANGE, LEASE_MARGIN};
-use model::fair::{Fair, ServedTopic, TopicSelection};
-use model::flow::ReceiverFailures;
+use model::fair::{Fair, LeaseTopicSelection, ServedTopic};
+use model::flow::CircuitTable;
 use model::job::{Attempt, TopicName};
 use model::late_start::LateStart;
 use model::settings::HostLimit;
@@ -65,7 +65,7 @@ pub(super) struct ConsumerState {
     pub(super) fair: Fair,
     pub(super) limits: Limits,
     pub(super) hosts: HostLimits,
-    pub(super) evidence: ReceiverFailures,
+    pub(super) evidence: CircuitTable,
     pub(super) failures: FailureLog,
     pub(super) holds: LateReasonHistory,
     home_of: HomeOf,
@@ -99,7 +99,7 @@ impl ConsumerState {
             in_flight: HashMap::new(),
             limits,
             hosts,
-            evidence: ReceiverFailures::default(),
+            evidence: CircuitTable::default(),
             failures: FailureLog::default(),
             holds: LateReasonHistory::new(lanes, now),
             home_of,
@@ -118,7 +118,7 @@ impl ConsumerState {
         self.hosts.serve(&self.topics);
         self.evidence.keep(|topic| self.topics.get(topic.as_str()).is_some());
         self.holds.keep(|topic| self.topics.get(topic.as_str()).is_some());
-        self.lanes.iter_mut().for_each(|lane| lane.search(TopicSelection::All));
+        self.lanes.iter_mut().for_each(|lane| lane.search(LeaseTopicSelection::All));
         self.fair.serve(names);
     }
 
@@ -170,7 +170,7 @@ impl ConsumerState {
         let free = self.free();
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.more(number, free, |topic| allowed(&self.limits, &self.hosts, topic)) {
-                lane.search(TopicSelection::Known);
+                lane.search(LeaseTopicSelection::Known);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::ending::too_old;
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{ExchangeState, ExchangeUnderWay, LeaseUnderWay};
-use model::fair::TopicSelection;
+use model::fair::LeaseTopicSelection;
 use model::job::TopicName;
 use role::expiry::expired;
 use store::{LeaseRequest, LeasedJob, StoreError};
@@ -116,7 +116,7 @@ impl ConsumerState {
                 // The lane searches again for the jobs that the lease should have brought. If no job came, this process
                 // forgets the ready jobs of the lane until that search (`forget`), so that it keeps no permits for
                 // them.
-                lane.search(TopicSelection::All);
+                lane.search(LeaseTopicSelection::All);
                 if batch.jobs.is_empty() {
                     self.fair.forget(number);
                     return Ok(());
@@ -202,7 +202,7 @@ impl ConsumerState {
         // ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
-                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSelection::Known)
+                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == LeaseTopicSelection::Known)
                     && self.wanted_callbacks(topic) > 0
         };
         others.retain(|topic| !is_ours(topic));
@@ -213,7 +213,7 @@ impl ConsumerState {
         // The lane tries again after the next ring or callback. But if one of these topics has no jobs, the next lease
         // can ask for another topic in its place. So the lane searches again at once.
         if more && !in_vain {
-            lane.search(TopicSelection::Known);
+            lane.search(LeaseTopicSelection::Known);
         }
         let topics = lane.pass_on(others, |topic| self.fair.knows(number, topic), now);
         if !topics.is_empty() {

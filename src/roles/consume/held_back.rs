@@ -8,7 +8,7 @@ use super::dispatcher::{ConsumerState, RunningCallback};
 use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
-use model::fair::TopicSelection;
+use model::fair::LeaseTopicSelection;
 use model::flow::CircuitChange;
 use model::job::{Attempt, Due, TopicName};
 use model::late_start::LateReason;
@@ -47,7 +47,7 @@ impl ConsumerState {
     fn search_for(&mut self, topic: &TopicName) {
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.knows(number, topic) {
-                lane.search(TopicSelection::Known);
+                lane.search(LeaseTopicSelection::Known);
             }
         }
     }
@@ -119,7 +119,7 @@ impl ConsumerState {
         let reason = Excerpt(reason);
         // The jobs on this lane wait while the circuit is open. The next lease reports until when they wait. This
         // process may also get the probe.
-        self.lanes[lane].search(TopicSelection::All);
+        self.lanes[lane].search(LeaseTopicSelection::All);
         if pause.is_zero() {
             return;
         }
@@ -134,7 +134,7 @@ impl ConsumerState {
     }
 
     pub(super) fn note_closed(&mut self, lane: usize, topic: &TopicName, is_news: Result<bool, StoreError>) {
-        self.lanes[lane].search(TopicSelection::All);
+        self.lanes[lane].search(LeaseTopicSelection::All);
         match is_news {
             Ok(true) if self.home_of(topic.as_str()) == lane => {
                 log::warn!(topic = topic.as_str(); "its receiver is back: its jobs are delivered");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lane;
-use super::passed_topics::PassedTopics;
-use model::fair::TopicSelection;
+use super::passed_topics::RingBackoffs;
+use model::fair::LeaseTopicSelection;
 use model::job::TopicName;
 use model::topic::Topic;
 use role::TroubleLog;
@@ -62,7 +62,7 @@ pub(super) struct LaneState {
     /// for them. Each has the time when it was last passed on to other processes.
     passed_on: BTreeMap<TopicName, Instant>,
     /// The rings for topics of other hosts that were given back.
-    pub passing: PassedTopics,
+    pub passing: RingBackoffs,
     pub trouble: TroubleLog,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct LeaseUnderWay {
     /// asks for. With 0, the lease only asks how many jobs are ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
     /// Whether the lease asks only for topics that are known to have ready jobs, or for all topics.
-    pub asks: TopicSelection,
+    pub asks: LeaseTopicSelection,
     /// The topics that the bell rang for and that are not asked for, because there was no worker or no permit for them.
     pub unasked: BTreeSet<TopicName>,
 }
@@ -103,7 +103,7 @@ pub(super) struct LeaseUnderWay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LeaseSearch {
     /// `All`: it is not known which topics have ready jobs.
-    asks: TopicSelection,
+    asks: LeaseTopicSelection,
     /// Whether the bell rang for the jobs. If so, the lease does not wait for outcomes to gather.
     is_rung: bool,
 }
@@ -126,7 +126,7 @@ impl LaneState {
     pub(super) fn new(now: Instant) -> LaneState {
         LaneState {
             exchange: ExchangeState::Idle,
-            search: Some(LeaseSearch { asks: TopicSelection::All, is_rung: false }),
+            search: Some(LeaseSearch { asks: LeaseTopicSelection::All, is_rung: false }),
             backlog: None,
             bell: BellState::Heard,
             rung: BTreeSet::new(),
@@ -137,21 +137,21 @@ impl LaneState {
             take_back_at: None,
             circuits: BTreeMap::new(),
             passed_on: BTreeMap::new(),
-            passing: PassedTopics::default(),
+            passing: RingBackoffs::default(),
             trouble: TroubleLog::default(),
         }
     }
 
     /// Notes that the next lease may find ready jobs: of known topics, or of any topic.
-    pub(super) fn search(&mut self, asks: TopicSelection) {
-        let before = self.search.unwrap_or(LeaseSearch { asks: TopicSelection::Known, is_rung: false });
-        let asks = if before.asks == TopicSelection::All { TopicSelection::All } else { asks };
+    pub(super) fn search(&mut self, asks: LeaseTopicSelection) {
+        let before = self.search.unwrap_or(LeaseSearch { asks: LeaseTopicSelection::Known, is_rung: false });
+        let asks = if before.asks == LeaseTopicSelection::All { LeaseTopicSelection::All } else { asks };
         self.search = Some(LeaseSearch { asks, ..before });
     }
 
     /// Notes that the bell rang. `None`: the ring names no topic, so any topic may have ready jobs.
     pub(super) fn ring(&mut self, topic: Option<TopicName>) {
-        self.search(if topic.is_some() { TopicSelection::Known } else { TopicSelection::All });
+        self.search(if topic.is_some() { LeaseTopicSelection::Known } else { LeaseTopicSelection::All });
         self.search = self.search.map(|search| LeaseSearch { is_rung: true, ..search });
         self.rung.extend(topic);
     }
@@ -179,7 +179,7 @@ impl LaneState {
         for topic in self.circuits.iter().filter_map(over).collect::<Vec<_>>() {
             self.circuits.remove(&topic);
             self.rung.insert(topic);
-            self.search(TopicSelection::Known);
+            self.search(LeaseTopicSelection::Known);
         }
     }
 
@@ -199,15 +199,25 @@ impl LaneState {
     }
 
     /// Begins a lease. Returns which topics it asks for: only known ones, or all.
-    pub(super) fn begin_lease(&mut self, now: Instant) -> TopicSelection {
+    pub(super) fn begin_lease(&mut self, now: Instant) -> LeaseTopicSelection {
         let search = self.search.take();
         let surveys = self.backlog.is_some() && self.survey_at <= now;
-        if surveys { TopicSelection::All } else { search.map_or(TopicSelection::Known, |search| search.asks) }
+        if surveys {
+            LeaseTopicSelection::All
+        } else {
+            search.map_or(LeaseTopicSelection::Known, |search| search.asks)
+        }
     }
 
     /// Notes that a lease has ended, when it began, and whether it left work behind.
-    pub(super) fn end_lease(&mut self, asks: TopicSelection, since: Instant, leaves: bool, now: Instant) {
-        if asks == TopicSelection::All {
+    pub(super) fn end_lease(
+        &mut self,
+        asks: LeaseTopicSelection,
+        since: Instant,
+        leaves: bool,
+        now: Instant,
+    ) {
+        if asks == LeaseTopicSelection::All {
             self.survey_at = now + ((now - since) * SURVEY_SHARE).min(SURVEY);
         }
         self.backlog = leaves.then_some(now);

@@ -37,7 +37,7 @@ use self::workers::Workers;
 use host::{Owner, wait_readable};
 use model::settings::StoreSettings;
 use model::ticket::TicketSecret;
-use role::{Context, Drain, LiveTopics};
+use role::{Context, DrainOrder, RegistryView};
 use store::{BellKind, OwnerTag};
 
 /// The time that a lease lasts beyond the timeout of its callback. It is for slow name resolution, and for settling.
@@ -57,7 +57,7 @@ pub fn run(mut context: Context) -> Result<()> {
 }
 
 struct Consumer {
-    topics: LiveTopics,
+    topics: RegistryView,
     /// `None` when this owner has no leases any more.
     owner: Option<Owner>,
     dispatcher: ConsumerState,
@@ -159,7 +159,7 @@ impl Consumer {
     /// Waits until a callback ends, a lane or the master reports something, the topics change, or something is due.
     fn wait(&mut self, context: &mut Context) -> Result<()> {
         context.workers_by(self.dispatcher.overdue_at());
-        let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
+        let drain_ends = context.drain().and_then(|DrainOrder { until, .. }| until?.checked_sub(LAST_CALL));
         let until = self.dispatcher.next(Instant::now()).into_iter();
         let until = until.chain(drain_ends).chain(self.dispatcher.failures.due()).min();
         let fds: Vec<BorrowedFd<'_>> =
@@ -176,7 +176,7 @@ impl Consumer {
     }
 
     /// Hands back the leases that are left, before the process ends.
-    fn end(&mut self, drain: Drain) -> Result<()> {
+    fn end(&mut self, drain: DrainOrder) -> Result<()> {
         if self.dispatcher.is_drained() {
             // Some lease calls may have no answer, and their leases may not be taken back yet. Then the file of the
             // owner stays. The timers find it, see that the owner is dead, and hand these leases back.

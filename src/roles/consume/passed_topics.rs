@@ -17,10 +17,10 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// The rings that were given back recently, by shard and topic.
 #[derive(Debug, Default)]
-pub(super) struct PassedTopics(BTreeMap<(usize, TopicName), LastPassed>);
+pub(super) struct RingBackoffs(BTreeMap<(usize, TopicName), RingBackoff>);
 
 #[derive(Debug)]
-struct LastPassed {
+struct RingBackoff {
     ring: TopicRing,
     pause: Duration,
     again_at: Instant,
@@ -28,13 +28,13 @@ struct LastPassed {
     is_kept: bool,
 }
 
-impl LastPassed {
-    fn first(ring: TopicRing, now: Instant) -> LastPassed {
-        LastPassed { ring, pause: SOON, again_at: now + SOON, is_kept: false }
+impl RingBackoff {
+    fn first(ring: TopicRing, now: Instant) -> RingBackoff {
+        RingBackoff { ring, pause: SOON, again_at: now + SOON, is_kept: false }
     }
 }
 
-impl PassedTopics {
+impl RingBackoffs {
     /// Takes rings that are for other processes. Returns the rings that must be given back now.
     pub(super) fn heard(&mut self, rings: Vec<TopicRing>, now: Instant) -> Vec<TopicRing> {
         let mut back = Vec::new();
@@ -44,7 +44,7 @@ impl PassedTopics {
                 Some(given) if given.ring == ring => given.is_kept = true,
                 _ => {
                     back.push(ring.clone());
-                    self.0.insert(place, LastPassed::first(ring, now));
+                    self.0.insert(place, RingBackoff::first(ring, now));
                 }
             }
         }
@@ -55,7 +55,7 @@ impl PassedTopics {
     pub(super) fn keep(&mut self, rings: Vec<TopicRing>, now: Instant) {
         for ring in rings {
             let place = (ring.shard, ring.topic.clone());
-            let given = self.0.entry(place).or_insert_with(|| LastPassed::first(ring, now));
+            let given = self.0.entry(place).or_insert_with(|| RingBackoff::first(ring, now));
             given.is_kept = true;
         }
     }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_given_back_at_once_and_each_other_one_as_well() {
-        let (mut passing, now) = (PassedTopics::default(), Instant::now());
+        let (mut passing, now) = (RingBackoffs::default(), Instant::now());
         for n in 0..5 {
             let rings = vec![ring("t", 0, &n.to_string()), ring("t", 1, &n.to_string()), ring("u", 0, "7")];
             let back = passing.heard(rings.clone(), now);
@@ -115,7 +115,7 @@ mod tests {
     fn a_ring_that_nobody_heeds_is_kept_ever_longer_whoever_has_it() {
         // Simulates a store that gives the ring to several hosts in turn. None of these hosts serves its topic.
         for hosts in 1..5 {
-            let mut all: Vec<PassedTopics> = (0..hosts).map(|_| PassedTopics::default()).collect();
+            let mut all: Vec<RingBackoffs> = (0..hosts).map(|_| RingBackoffs::default()).collect();
             let (mut now, mut held, mut passed) = (Instant::now(), None, vec![0; 30]);
             let begun = now;
             while now < begun + Duration::from_secs(30) {

@@ -19,8 +19,8 @@ use super::pool::{PoolHolder, ResourcePool};
 use super::problem::Problem;
 use super::reserves::RequestShare;
 use super::route_rule::{RouteRule, rule};
-use super::sessions::Sessions;
-use model::failure_limiter::{ClientSource, FailureLimiter, FailureVerdict};
+use super::sessions::SessionSettings;
+use model::failure_limiter::{ClientSource, FailureLimiter, FailureLimiterVerdict};
 use model::scope::RequiredAccess;
 use model::session;
 use model::settings::{Auth, HttpSettings};
@@ -73,7 +73,7 @@ impl fmt::Display for Caller {
 
 /// An extension of an answer. It says that the caller had a valid token or session, or needed none.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AuthorizedMark;
+pub(super) struct AuthenticatedMark;
 
 /// What the caller of a request may do. It is an extension of each request that needs a scope.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a s
 /// cookie.
 pub(super) fn holder<'a, 'b>(
     headers: &'b HeaderMap,
-    sessions: &Sessions,
+    sessions: &SessionSettings,
     tokens: &'a Tokens,
 ) -> Option<(&'a Token, &'b str)> {
     let now_ms = host::now_ms();
@@ -126,7 +126,7 @@ pub(super) struct AccessControl {
     failures: Mutex<FailureLimiter>,
     hosts: Arc<AcceptedHosts>,
     /// None: there is no console, so there are no sessions.
-    sessions: Option<Arc<Sessions>>,
+    sessions: Option<Arc<SessionSettings>>,
     requests: ResourcePool,
     /// The places for requests with a ticket. They take no places from requests with a token.
     tickets: ResourcePool,
@@ -139,7 +139,7 @@ impl AccessControl {
         http: &HttpSettings,
         tokens: watch::Receiver<Tokens>,
         hosts: Arc<AcceptedHosts>,
-        sessions: Option<Arc<Sessions>>,
+        sessions: Option<Arc<SessionSettings>>,
     ) -> AccessControl {
         AccessControl {
             auth: http.auth,
@@ -226,7 +226,7 @@ impl AccessControl {
 
     fn wrong_token(&self, peer: Peer) -> Response {
         let record_failure = lock(&self.failures).record_failure(peer.source(), Instant::now());
-        if let FailureVerdict::TooMany(until) = record_failure {
+        if let FailureLimiterVerdict::TooMany(until) = record_failure {
             return too_many_failures("tokens", peer, until);
         }
         let why = "the token is unknown, revoked or expired";
@@ -270,7 +270,7 @@ async fn topic(parts: &mut Parts) -> Option<String> {
 }
 
 /// Passes on a request if its caller may make the request, and if there is a free place for it. The answer gets the
-/// extension [`AuthorizedMark`] if the caller has shown a valid token or session, or needs none.
+/// extension [`AuthenticatedMark`] if the caller has shown a valid token or session, or needs none.
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &AccessControl,
     request: Request,
@@ -298,7 +298,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
         _ => let_in_by(access, rule, (peer, &mut has_token), (parts, body), next).await,
     };
     if has_token {
-        answer.extensions_mut().insert(AuthorizedMark);
+        answer.extensions_mut().insert(AuthenticatedMark);
     }
     answer
 }

@@ -34,23 +34,23 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = AccountRole)]
-pub(super) enum Role {
+pub(super) enum AccountRole {
     /// Everything.
     Admin,
     /// Look at everything except tokens and accounts.
     Read,
 }
 
-impl Role {
+impl AccountRole {
     /// Returns the role of an account.
-    pub(super) fn from_account(account: &Token) -> Role {
-        if account.permits(RequiredAccess::Admin) { Role::Admin } else { Role::Read }
+    pub(super) fn from_account(account: &Token) -> AccountRole {
+        if account.permits(RequiredAccess::Admin) { AccountRole::Admin } else { AccountRole::Read }
     }
 
     fn scope(self) -> Scope {
         match self {
-            Role::Admin => Scope::Admin,
-            Role::Read => Scope::Read(ScopeTopics::All),
+            AccountRole::Admin => Scope::Admin,
+            AccountRole::Read => Scope::Read(ScopeTopics::All),
         }
     }
 }
@@ -63,7 +63,7 @@ struct NewAccount {
     /// Default: `admin`.
     #[serde(default, deserialize_with = "word")]
     #[schema(required = false)]
-    role: Option<Role>,
+    role: Option<AccountRole>,
     #[schema(value_type = String, required = true, min_length = 8, max_length = 256)]
     password: Option<String>,
 }
@@ -73,7 +73,7 @@ struct NewAccount {
 #[schema(as = Account)]
 struct AccountResponse {
     name: String,
-    role: Role,
+    role: AccountRole,
     /// When the password was set, Unix milliseconds.
     set_ms: i64,
     /// Who set the password.
@@ -98,13 +98,13 @@ fn is_account_in_use(token: &Token) -> bool {
 
 /// Lists the accounts that may sign in to the console.
 #[utoipa::path(get, path = "/v1/accounts", tag = "tokens", operation_id = "list_accounts",
-    responses((status = 200, body = AccountList, description = "All accounts"), schema::FindProblems))]
+    responses((status = 200, body = AccountList, description = "All accounts"), schema::LookupErrorResponses))]
 async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
     api.registrar.keeps("accounts")?;
     let tokens = api.tokens.borrow().clone();
     let shown = |token: &Token| AccountResponse {
         name: token.name.to_string(),
-        role: Role::from_account(token),
+        role: AccountRole::from_account(token),
         set_ms: token.created_ms,
         creator: token.creator.clone(),
     };
@@ -117,7 +117,7 @@ async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
 /// the account.
 #[utoipa::path(put, path = "/v1/accounts/{name}", tag = "tokens", operation_id = "put_account",
     params(schema::TokenPath), request_body(content = NewAccount, content_type = "application/json"),
-    responses((status = 204, description = "The account has this password now"), schema::ChangeProblems))]
+    responses((status = 204, description = "The account has this password now"), schema::ChangeErrorResponses))]
 async fn put(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
@@ -128,7 +128,7 @@ async fn put(
     let name = name(&path)?;
     let NewAccount { role, password } = typed_body::read(&json)?;
     let password = password.ok_or_else(|| Problem::missing("password", "8 to 256 characters"))?;
-    let role = role.unwrap_or(Role::Admin);
+    let role = role.unwrap_or(AccountRole::Admin);
     let salt = random()?;
     let hashed = console::hash_in_background(move || StoredPassword::new(&password, salt)).await;
     let hashed = hashed
@@ -154,7 +154,7 @@ async fn put(
 /// Removes an account. Its sessions end.
 #[utoipa::path(delete, path = "/v1/accounts/{name}", tag = "tokens", operation_id = "remove_account",
     params(schema::TokenPath),
-    responses((status = 204, description = "The account is removed"), schema::FindProblems))]
+    responses((status = 204, description = "The account is removed"), schema::LookupErrorResponses))]
 async fn remove(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,

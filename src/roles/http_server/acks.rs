@@ -244,7 +244,7 @@ impl Api {
 #[utoipa::path(post, path = "/v1/ack/{ticket}", tag = "jobs", operation_id = "settle_attempt",
     params(("ticket" = String, Path, description = "The ticket in `dq-ack-url`."), schema::IdempotencyKey),
     request_body(content = Option<AckRequest>, content_type = "application/json"),
-    responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
+    responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckErrorResponses))]
 async fn settle(
     State(api): State<Api>,
     Extension(ProvedTicket { shown, lane }): Extension<ProvedTicket>,

@@ -3,7 +3,7 @@
 //! caller could remove the limits that were set for it. With `job_hosts`, it could also send callbacks to its own host
 //! and read their headers. With `tls_verify`, it could let others on the network read the headers.
 
-use super::api::Requester;
+use super::api::CallerContext;
 use super::problem::Problem;
 use model::scope::RequiredAccess;
 use model::topic::{Setting, Topic, Topics};
@@ -30,7 +30,7 @@ pub(super) enum AdminSettingsAccess {
 }
 
 impl AdminSettingsAccess {
-    pub(super) fn for_requester(requester: &Requester, topics: &Topics) -> AdminSettingsAccess {
+    pub(super) fn for_requester(requester: &CallerContext, topics: &Topics) -> AdminSettingsAccess {
         if requester.permits(RequiredAccess::Admin) {
             return AdminSettingsAccess::Changed;
         }

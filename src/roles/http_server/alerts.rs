@@ -84,7 +84,7 @@ struct WebhookChannel<'a> {
 
 /// Shows who gets alerts, as the configuration says.
 #[utoipa::path(get, path = "/v1/alerts/channels", tag = "daemon", operation_id = "get_alert_channels",
-    responses((status = 200, body = AlertChannels, description = "The channels, without passwords and without URLs of webhooks"), schema::ReadProblems))]
+    responses((status = 200, body = AlertChannels, description = "The channels, without passwords and without URLs of webhooks"), schema::ReadErrorResponses))]
 async fn channels_shown(State(api): State<Api>) -> ApiResponse {
     let alert = &api.settings.alert;
     let mail = alert.smtp.as_ref().map(|SmtpSettings { host, port, from, .. }| MailChannel {
@@ -159,7 +159,7 @@ enum Channel {
 /// a message cannot be sent.
 #[utoipa::path(post, path = "/v1/alerts/test", tag = "daemon", operation_id = "test_alerts",
     params(schema::IdempotencyKey), request_body(content = Option<AlertTestRequest>, content_type = "application/json"),
-    responses((status = 200, body = AlertTestResponse, description = "The result of each message"), schema::ChangeProblems))]
+    responses((status = 200, body = AlertTestResponse, description = "The result of each message"), schema::ChangeErrorResponses))]
 async fn test_alerts(State(api): State<Api>, JsonBody(json): JsonBody) -> Result<ApiResponse, Problem> {
     let AlertTestRequest { to, webhook } = typed_body::read_or_empty(&json)?;
     if to.is_some() && webhook.is_some() {

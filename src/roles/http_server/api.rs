@@ -17,14 +17,14 @@ use super::callback_test::CallbackTester;
 use super::events::LiveCache;
 use super::forecast::ForecastThread;
 use super::health::StoreHealthThreads;
-use super::id_source::JobIdGenerator;
+use super::id_source::IdempotentIdGenerator;
 use super::input;
 use super::metrics::MetricSources;
 use super::pool::{PoolHolder, ResourcePool};
 use super::problem::Problem;
 use super::registrar::Registrar;
 use super::replays;
-use super::sessions::Sessions;
+use super::sessions::SessionSettings;
 use super::store_client::StoreClient;
 use model::job::{JobKey, TopicName};
 use model::metrics::AddOutcome;
@@ -69,7 +69,7 @@ pub(super) struct ApiState {
     pub live: LiveCache,
     pub hosts: Arc<AcceptedHosts>,
     /// None: there is no console.
-    pub sessions: Option<Arc<Sessions>>,
+    pub sessions: Option<Arc<SessionSettings>>,
     pub forecasts: ForecastThread,
     pub bulk: BulkRunner,
     /// True when this process is ending. Streams that have no end of their own are then closed.
@@ -121,7 +121,7 @@ impl Api {
 }
 
 /// Who makes a request.
-pub(super) struct Requester {
+pub(super) struct CallerContext {
     /// The client for which long reads from the store are counted (`StoreClient::read`). Each client has a limited
     /// number of such reads at a time. None: the reads are not limited.
     pub holder: Option<PoolHolder>,
@@ -129,15 +129,15 @@ pub(super) struct Requester {
     caller: Option<Caller>,
 }
 
-impl Requester {
+impl CallerContext {
     /// Whether the requester may do what `need` names.
     pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
     }
 
     /// The source of ids for jobs without an id, if the request has an Idempotency-Key.
-    pub(super) fn id_source(&self, headers: &HeaderMap) -> Result<Option<JobIdGenerator>, Problem> {
-        Ok(replays::key_of(headers)?.map(|key| JobIdGenerator::new(self.caller.as_ref(), key)))
+    pub(super) fn id_source(&self, headers: &HeaderMap) -> Result<Option<IdempotentIdGenerator>, Problem> {
+        Ok(replays::key_of(headers)?.map(|key| IdempotentIdGenerator::new(self.caller.as_ref(), key)))
     }
 
     /// The name of the requester's token or account, if there is one.
@@ -157,11 +157,11 @@ impl Requester {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Requester {
+impl<S: Send + Sync> FromRequestParts<S> for CallerContext {
     type Rejection = Infallible;
-    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Requester, Infallible> {
+    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<CallerContext, Infallible> {
         let extensions = &parts.extensions;
-        Ok(Requester {
+        Ok(CallerContext {
             holder: extensions.get().cloned(),
             permissions: extensions.get().cloned(),
             caller: extensions.get().cloned(),

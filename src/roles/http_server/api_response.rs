@@ -10,12 +10,12 @@ use serde::Serialize;
 use super::audit::AuditNote;
 use super::cursor;
 use super::job_shown::{
-    AddOutcomeWord, AddResult, AddedJob, AddedJobs, DoneAdd, JobList, JobResponse, RefusedAdd,
-    SpooledDeletion,
+    AddOutcomeWord, AddResult, AddedJob, AddedJobs, JobList, JobResponse, RefusedAdd, SpooledDeletion,
+    SuccessfulAdd,
 };
 use super::problem::Problem;
 use super::record_shown::RecordResponse;
-use super::replays::PartialResult;
+use super::replays::PartialResultMark;
 use model::job::{JobId, JobKey, TopicName};
 use model::record::JobRecord;
 use store::{Added, Changed, Deleted, JobsPage, Result, StoreError, StoredJob};
@@ -100,7 +100,7 @@ impl IntoResponse for ApiResponse {
             status => (status, [(CONTENT_TYPE, content_type)], self.json).into_response(),
         };
         if self.unfinished {
-            response.extensions_mut().insert(PartialResult);
+            response.extensions_mut().insert(PartialResultMark);
         }
         if let Some(noted) = self.noted {
             response.extensions_mut().insert(noted);
@@ -212,7 +212,7 @@ pub(super) fn batch<'a>(
         Ok(id) => {
             let answer = added.next().unwrap_or_else(|| Err(StoreError::Unknown("no answer".into())));
             match outcome(topic, id, answer) {
-                Ok((status, job)) => AddResult::Done(DoneAdd { status: status.as_u16(), job }),
+                Ok((status, job)) => AddResult::Done(SuccessfulAdd { status: status.as_u16(), job }),
                 Err(problem) => AddResult::Refused(RefusedAdd { problem, id: Some(id.to_string()) }),
             }
         }

@@ -197,7 +197,7 @@ struct AuditPage {
 /// Shows who changed what, the latest first. Entries are kept for 90 days.
 #[utoipa::path(get, path = "/v1/audit", tag = "daemon", operation_id = "get_audit",
     params(schema::AuditQuery),
-    responses((status = 200, body = AuditPage, description = "A page of the audit log"), schema::FindProblems))]
+    responses((status = 200, body = AuditPage, description = "A page of the audit log"), schema::LookupErrorResponses))]
 async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let query = query.unwrap_or_default();
     let (cursor, limit) = input::page_with(&query, &["limit", "cursor"], LIMITS, |_, _| Ok(()))?;

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError};
 
 use super::api::Api;
-use super::pool::{PoolHolder, ResourcePool, ResourceShare};
+use super::pool::{PoolAllocation, PoolHolder, ResourcePool};
 use super::problem::Problem;
 
 /// How long a client may take to send a body.
@@ -52,7 +52,7 @@ pub(super) async fn read(body: Body, api: &Api, holder: Option<PoolHolder>) -> R
 /// The bytes of a body, and the memory that they take.
 struct CollectedBody {
     bytes: Vec<u8>,
-    _memory: ResourceShare,
+    _memory: PoolAllocation,
 }
 
 impl AsRef<[u8]> for CollectedBody {
@@ -61,7 +61,7 @@ impl AsRef<[u8]> for CollectedBody {
     }
 }
 
-async fn collect(mut body: Body, mut memory: ResourceShare, max_body: usize) -> Result<Bytes, Problem> {
+async fn collect(mut body: Body, mut memory: PoolAllocation, max_body: usize) -> Result<Bytes, Problem> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.source() {

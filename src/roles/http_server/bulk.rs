@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Caller;
-use super::api::{Api, NameInPath, Requester};
+use super::api::{Api, CallerContext, NameInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
@@ -22,7 +22,7 @@ use super::problem::Problem;
 use super::schema;
 use super::store_client::AnswerSender;
 use host::now_ms;
-use model::bulk::{BulkOperation, BulkProgress, BulkRequest, BulkRow, RUNNING_MAX};
+use model::bulk::{BulkOperation, BulkProgress, BulkRequest, RUNNING_MAX, StoredBulkOperation};
 use model::job::State as JobState;
 use model::json_time;
 use model::scope::RequiredAccess;
@@ -65,7 +65,7 @@ struct BulkQuery {
 /// How many jobs an operation would change.
 #[derive(Serialize, ToSchema)]
 #[schema(as = BulkDryRun)]
-pub(super) struct DryRun {
+pub(super) struct BulkDryRunResponse {
     /// The number of jobs that the operation would change, among the jobs that were looked at.
     matched: u64,
     /// How many of the jobs that were looked at are selected by the filter, but would not be changed.
@@ -158,8 +158,8 @@ pub(super) struct BulkPage {
 }
 
 impl BulkResponse {
-    fn new(row: BulkRow) -> BulkResponse {
-        let BulkRow { number, who, request, progress, started_ms, is_stopping, ended } = row;
+    fn new(row: StoredBulkOperation) -> BulkResponse {
+        let StoredBulkOperation { number, who, request, progress, started_ms, is_stopping, ended } = row;
         let moment = |ms: Option<i64>| ms.map(json_time::rfc3339);
         let (at_ms, by_ms, spread_ms) = match request.operation {
             BulkOperation::At { at_ms } => (Some(at_ms), None, None),
@@ -212,10 +212,10 @@ impl BulkResponse {
     params(schema::IdempotencyKey),
     request_body(content = BulkBody, content_type = "application/json"),
     responses((status = 202, body = BulkResponse, description = "The operation has begun"),
-        (status = 200, body = DryRun, description = "How many jobs it would change"), schema::ChangeProblems))]
+        (status = 200, body = BulkDryRunResponse, description = "How many jobs it would change"), schema::ChangeErrorResponses))]
 async fn begin(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     Extension(caller): Extension<Caller>,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
@@ -239,7 +239,7 @@ async fn begin(
     api.bulk.wake();
     let target = Some(request.topic.to_string());
     let detail = format!("operation {number}: {}", summary(&request));
-    let row = BulkRow {
+    let row = StoredBulkOperation {
         number,
         who: caller.to_string(),
         request,
@@ -261,7 +261,7 @@ fn summary(request: &BulkRequest) -> String {
 }
 
 /// Refuses a caller that may not manage the topic.
-fn may(requester: &Requester, caller: &Caller, request: &BulkRequest) -> Result<(), Problem> {
+fn may(requester: &CallerContext, caller: &Caller, request: &BulkRequest) -> Result<(), Problem> {
     let need = RequiredAccess::Manage(request.topic.as_str());
     if requester.permits(need) {
         return Ok(());
@@ -272,10 +272,10 @@ fn may(requester: &Requester, caller: &Caller, request: &BulkRequest) -> Result<
 
 /// Shows the operations on jobs of the topics that the caller may read, the latest first.
 #[utoipa::path(get, path = "/v1/jobs/bulk", tag = "jobs", operation_id = "list_bulk", params(BulkQuery),
-    responses((status = 200, body = BulkPage, description = "A page of operations"), schema::FindProblems))]
+    responses((status = 200, body = BulkPage, description = "A page of operations"), schema::LookupErrorResponses))]
 async fn list(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let query = query.unwrap_or_default();
@@ -295,10 +295,10 @@ async fn list(
 
 /// Shows an operation: its progress, or how it ended.
 #[utoipa::path(get, path = "/v1/jobs/bulk/{number}", tag = "jobs", operation_id = "get_bulk", params(BulkPath),
-    responses((status = 200, body = BulkResponse, description = "The operation"), schema::FindProblems))]
+    responses((status = 200, body = BulkResponse, description = "The operation"), schema::LookupErrorResponses))]
 async fn show(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     NameInPath(number): NameInPath,
 ) -> Result<ApiResponse, Problem> {
     let row = api.bulk_row(&requester, &number).await?;
@@ -308,10 +308,10 @@ async fn show(
 /// Stops an operation. The changes that it has made stay. The operation ends after its current step.
 #[utoipa::path(post, path = "/v1/jobs/bulk/{number}/stop", tag = "jobs", operation_id = "stop_bulk",
     params(BulkPath, schema::IdempotencyKey),
-    responses((status = 202, body = BulkResponse, description = "The operation stops soon, or has ended"), schema::ChangeProblems))]
+    responses((status = 202, body = BulkResponse, description = "The operation stops soon, or has ended"), schema::ChangeErrorResponses))]
 async fn stop(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     Extension(caller): Extension<Caller>,
     NameInPath(number): NameInPath,
     JsonBody(json): JsonBody,
@@ -333,7 +333,11 @@ async fn stop(
 
 impl Api {
     /// Returns an operation that the requester may see.
-    async fn bulk_row(&self, requester: &Requester, number: &str) -> Result<BulkRow, Problem> {
+    async fn bulk_row(
+        &self,
+        requester: &CallerContext,
+        number: &str,
+    ) -> Result<StoredBulkOperation, Problem> {
         self.registrar.keeps("operations on many jobs")?;
         let detail = || format!("there is no operation {}", input::short(number));
         let not_found = || Problem::new(StatusCode::NOT_FOUND, "not_found", detail());
@@ -345,7 +349,7 @@ impl Api {
     }
 
     /// Counts what an operation would change. It counts in steps, so that other requests get their turn.
-    async fn count_bulk(&self, request: BulkRequest) -> Result<DryRun, Problem> {
+    async fn count_bulk(&self, request: BulkRequest) -> Result<BulkDryRunResponse, Problem> {
         let (until, started_ms) = (Instant::now() + PATIENCE, now_ms());
         let (mut progress, mut matched) = (BulkProgress::default(), 0);
         loop {
@@ -357,7 +361,7 @@ impl Api {
             matched += more;
             progress = after;
             if progress.is_looked || Instant::now() >= until || progress.counts.looked_at >= LOOKS {
-                return Ok(DryRun {
+                return Ok(BulkDryRunResponse {
                     matched,
                     skipped: progress.counts.skipped,
                     looked_at: progress.counts.looked_at,

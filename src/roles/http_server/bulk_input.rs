@@ -65,7 +65,7 @@ pub(super) struct BulkBody<'a> {
     filter: Option<&'a RawValue>,
     /// The maximum number of jobs changed per second. Default: 5000. The highest value is 20000.
     #[schema(schema_with = schema::rate, required = false)]
-    rate: Option<ChangeRate>,
+    rate: Option<BulkRate>,
     /// If true, the jobs are only counted.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
@@ -73,10 +73,10 @@ pub(super) struct BulkBody<'a> {
 }
 
 /// How many jobs are changed per second. It is given as a number, or as a rate with a whole number of jobs per second.
-struct ChangeRate(u32);
+struct BulkRate(u32);
 
-impl<'de> Deserialize<'de> for ChangeRate {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ChangeRate, D::Error> {
+impl<'de> Deserialize<'de> for BulkRate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<BulkRate, D::Error> {
         let rate: Option<Rate> = serde_json::from_str(<&RawValue>::deserialize(from)?.get()).ok();
         let a_second = rate.and_then(|rate| {
             let seconds = u32::try_from(rate.per.as_secs()).ok()?;
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for ChangeRate {
         });
         let within = a_second.filter(|jobs| (1..=RATE_MAX).contains(jobs));
         within
-            .map(ChangeRate)
+            .map(BulkRate)
             .ok_or_else(|| invalid(&format!("1 to {RATE_MAX} whole jobs a second: 50 or \"50/s\"")))
     }
 }
@@ -288,7 +288,7 @@ pub(super) fn read(json: &[u8]) -> Result<(BulkRequest, bool), Problem> {
         Some(raw) if !raw.get().starts_with('{') => return Err(wrong("filter", raw, "an object")),
         Some(raw) => typed_body::read::<BulkFilterBody>(raw.get().as_bytes())?.check(operation)?,
     };
-    let rate = body.rate.map_or(RATE_DEFAULT, |ChangeRate(rate)| rate);
+    let rate = body.rate.map_or(RATE_DEFAULT, |BulkRate(rate)| rate);
     Ok((BulkRequest { topic, operation, filter, rate }, body.dry_run.unwrap_or(false)))
 }
 

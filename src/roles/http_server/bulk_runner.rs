@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use host::now_ms;
 use model::audit::AuditEntry;
-use model::bulk::{BulkEnd, BulkProgress, BulkRow};
+use model::bulk::{BulkEnd, BulkProgress, StoredBulkOperation};
 use model::settings::Settings;
 use model::topic::Topics;
 use registry::{BulkClaim, BulkSave, Registry, RegistryError};
@@ -200,7 +200,7 @@ impl BulkContext {
     }
 
     /// Starts the thread of an operation. Returns how long to wait before the search for the next operation.
-    fn begin(&self, row: BulkRow, runner: String) -> Duration {
+    fn begin(&self, row: StoredBulkOperation, runner: String) -> Duration {
         let (shared, running) = (self.clone(), ThreadCountGuard::begin(&self.signals));
         let name = format!("bulk-{}", row.number);
         let run = move || {
@@ -220,7 +220,7 @@ impl BulkContext {
 /// An operation that this process runs.
 struct Run {
     shared: BulkContext,
-    row: BulkRow,
+    row: StoredBulkOperation,
     runner: String,
     bulk: BulkRun,
     /// Whether the plan may have been applied before.
@@ -230,7 +230,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(shared: BulkContext, row: BulkRow, runner: String) -> Run {
+    fn new(shared: BulkContext, row: StoredBulkOperation, runner: String) -> Run {
         let bulk = BulkRun::new(&row.request, row.number, row.started_ms);
         Run { shared, bulk, row, runner, is_again: true, claimed_until: Instant::now() + CLAIM }
     }

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Requester, TopicInPath};
+use super::api::{Api, CallerContext, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
 use super::credentials::mask_sent;
@@ -93,7 +93,7 @@ pub(super) struct CallbackTestResponse {
     #[schema(required = true)]
     error: Option<String>,
     url: String,
-    sent: SentRequest,
+    sent: SentCallbackRequest,
     /// The headers of the receiver's answer, as `[name, value]`. Empty if there was no answer, or for a caller without
     /// the scope `read` for the topic.
     answer_headers: Vec<(String, String)>,
@@ -101,7 +101,7 @@ pub(super) struct CallbackTestResponse {
 
 /// The request that was sent.
 #[derive(Serialize, ToSchema)]
-struct SentRequest {
+struct SentCallbackRequest {
     /// The method and the target, such as `POST /hook`. Empty if no request was sent.
     request: String,
     /// The headers as `[name, value]`, in no particular order. Signatures and credentials are replaced by `…`.
@@ -127,10 +127,10 @@ pub(super) enum CallbackVerdict {
 /// stored or retried.
 #[utoipa::path(post, path = "/v1/topics/{topic}/test", tag = "topics", operation_id = "test_topic",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<CallbackTestRequest>, content_type = "application/json"),
-    responses((status = 200, body = CallbackTestResponse, description = "The result of the call"), schema::ChangeProblems))]
+    responses((status = 200, body = CallbackTestResponse, description = "The result of the call"), schema::ChangeErrorResponses))]
 async fn test(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
@@ -173,7 +173,7 @@ async fn test(
         Verdict::Refused { .. } => CallbackVerdict::Refused,
     };
     let sees_answers = requester.sees_answers(&name);
-    let mut sent = SentRequest { request: seen.request, headers: seen.headers, body: seen.body };
+    let mut sent = SentCallbackRequest { request: seen.request, headers: seen.headers, body: seen.body };
     if !requester.sees_credentials() {
         mask_sent(&mut sent.request, &mut sent.headers, &own_headers);
     }

@@ -16,7 +16,7 @@ use super::api_response::ApiResponse;
 use super::body::JsonBody;
 use super::problem::Problem;
 use super::schema;
-use super::topic_fields::TopicPatch;
+use super::topic_fields::TopicFields;
 use model::guard::GuardRules;
 use model::job::TopicName;
 use model::strict_json::UniqueFields;
@@ -65,7 +65,7 @@ struct TopicCheckResponse {
 
 /// Returns the topic that a body describes, if the topic has no problem.
 fn topic(json: &[u8]) -> Result<Topic, Problem> {
-    let parts = TopicPatch::read(json)?;
+    let parts = TopicFields::read(json)?;
     parts.new_topic(parts.name(None)?)
 }
 
@@ -130,7 +130,7 @@ fn timetable(topic: &Topic) -> (Vec<PlannedAttempt>, u64) {
 /// Checks a topic as if it were registered, and shows when the attempts of its jobs would be made.
 #[utoipa::path(post, path = "/v1/check/topic", tag = "topics", operation_id = "check_topic",
     request_body = schema::TopicRequestSchema,
-    responses((status = 200, body = TopicCheckResponse, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
+    responses((status = 200, body = TopicCheckResponse, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeErrorResponses))]
 async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result<ApiResponse, Problem> {
     let UniqueFields(given) = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
     let (mut problems, topic) = problems(&given, &json);

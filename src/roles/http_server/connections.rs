@@ -38,7 +38,7 @@ use super::unread;
 use super::write_timeout::WriteTimeout;
 use model::excerpt::Excerpt;
 use model::settings::HttpSettings;
-use role::Drain;
+use role::DrainOrder;
 use role::submit::STORE_TIMEOUT;
 use role::tls::HANDSHAKE;
 
@@ -221,7 +221,7 @@ impl ConnectionTask {
             request.extensions_mut().insert(peer);
             request.extensions_mut().insert(proof_of_requests.clone());
             request.extensions_mut().insert(presence_of_requests.clone());
-            let kind = unread::AnswerKind::to_request(&request);
+            let kind = unread::RequestEffect::to_request(&request);
             let (answer, stage) = (app.call(request), at_answer.clone());
             let (unread, reader) = (unread.clone(), reader.clone());
             async move {
@@ -292,7 +292,7 @@ impl DrainDeadlines {
     }
 
     /// Returns what happens to connections now. None: they are cut.
-    pub(super) fn stage(&mut self, drain: Drain, now: Instant) -> Option<DrainStage> {
+    pub(super) fn stage(&mut self, drain: DrainOrder, now: Instant) -> Option<DrainStage> {
         if !drain.replaced && now < self.requests_until {
             (self.requests_until, self.answers_until) = (now, now + LAST_ANSWERS);
         }
@@ -317,8 +317,8 @@ mod tests {
     #[test]
     fn only_a_new_process_leaves_time_for_a_last_request() {
         let now = Instant::now();
-        let replaced = Drain { until: None, replaced: true };
-        let alone = Drain { until: Some(now + Duration::from_secs(30)), replaced: false };
+        let replaced = DrainOrder { until: None, replaced: true };
+        let alone = DrainOrder { until: Some(now + Duration::from_secs(30)), replaced: false };
         let mut end = DrainDeadlines::begin(now);
         assert_eq!(end.stage(replaced, now), Some(DrainStage::LastRequest));
         assert_eq!(end.stage(replaced, now + LAST_REQUESTS), Some(DrainStage::LastAnswer));
@@ -332,7 +332,7 @@ mod tests {
         // During a drain, the new dq-http-server dies, and the drain gets a shorter deadline.
         let mut end = DrainDeadlines::begin(now);
         assert_eq!(end.stage(replaced, now), Some(DrainStage::LastRequest));
-        let soon = Drain { until: Some(now + Duration::from_secs(1)), replaced: false };
+        let soon = DrainOrder { until: Some(now + Duration::from_secs(1)), replaced: false };
         assert_eq!(end.stage(soon, now), Some(DrainStage::LastAnswer));
         assert_eq!(end.next(now), now + Duration::from_secs(1));
     }

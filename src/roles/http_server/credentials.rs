@@ -10,14 +10,14 @@ use std::borrow::Cow;
 use axum::http::Uri;
 use axum::http::uri::Authority;
 
-use super::api::Requester;
+use super::api::CallerContext;
 use model::scope::RequiredAccess;
 use model::topic::Topic;
 
 /// What is shown in place of a credential.
 const MASK: &str = "***";
 
-impl Requester {
+impl CallerContext {
     /// Whether the requester may see the credentials of topics.
     pub(super) fn sees_credentials(&self) -> bool {
         self.permits(RequiredAccess::Admin)

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Requester, TopicInPath};
+use super::api::{Api, CallerContext, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
@@ -25,9 +25,9 @@ use super::store_client::AnswerSender;
 use super::typed_body::{self, BoundedNumber, JsonDuration, given};
 use host::now_ms;
 use model::job::{JobId, State as JobState, TopicName};
-use model::letters::{Filter, RedrivePace};
+use model::letters::{DeadLetterFilter, RedrivePace};
 use model::topic::Rate;
-use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, StoreRequest};
+use role::submit::{DeadLetterTask, FoundDeadLetters, ListRequest, StoreRequest};
 use store::DeadLetterSelection;
 
 /// How many dead letters one step of the store handles.
@@ -168,9 +168,9 @@ pub(super) struct SearchCoverage {
 }
 
 /// A request after the check of its fields.
-struct DeadLetterRequest {
+struct ParsedDeadLetterRequest {
     ids: Option<Vec<JobId>>,
-    filter: Option<Filter>,
+    filter: Option<DeadLetterFilter>,
     limit: usize,
     dry_run: bool,
     pace: RedrivePace,
@@ -182,8 +182,8 @@ impl<'a> From<PurgeRequest<'a>> for RedriveRequest<'a> {
     }
 }
 
-impl DeadLetterRequest {
-    fn check(request: RedriveRequest<'_>) -> Result<DeadLetterRequest, Problem> {
+impl ParsedDeadLetterRequest {
+    fn check(request: RedriveRequest<'_>) -> Result<ParsedDeadLetterRequest, Problem> {
         let filter = request.filter.map(dead_filter::filter).transpose()?;
         if filter.is_some() && request.ids.is_some() {
             return Err(Problem::field("filter", "filter and ids exclude each other: give one of them"));
@@ -197,7 +197,7 @@ impl DeadLetterRequest {
             Ok(ids.into_iter().collect())
         };
         let delay = request.delay.map_or(Duration::ZERO, |JsonDuration(delay)| delay);
-        Ok(DeadLetterRequest {
+        Ok(ParsedDeadLetterRequest {
             ids: request.ids.map(ids).transpose()?,
             filter,
             limit: request.limit.map_or(LIMITS[0], |BoundedNumber(limit)| limit) as usize,
@@ -239,7 +239,7 @@ impl Api {
     async fn handle_dead(
         &self,
         topic: &TopicName,
-        mut wanted: DeadLetterRequest,
+        mut wanted: ParsedDeadLetterRequest,
         count: DeadLetterTask,
         act: impl Fn(RedrivePace) -> DeadLetterTask,
     ) -> Result<(usize, usize, SearchCoverage), Problem> {
@@ -283,13 +283,13 @@ impl Api {
     async fn handle_selected(
         &self,
         topic: &TopicName,
-        wanted: DeadLetterRequest,
-        filter: Filter,
+        wanted: ParsedDeadLetterRequest,
+        filter: DeadLetterFilter,
         act: impl Fn(RedrivePace) -> DeadLetterTask,
     ) -> Result<(usize, usize, SearchCoverage), Problem> {
         let begun = Instant::now();
         // A job that dies again during this request is not selected again.
-        let filter = Filter {
+        let filter = DeadLetterFilter {
             died_before_ms: Some(filter.died_before_ms.unwrap_or(i64::MAX).min(now_ms() + 1)),
             ..filter
         };
@@ -327,10 +327,10 @@ impl Api {
 /// Lists a topic's dead letters.
 #[utoipa::path(get, path = "/v1/topics/{topic}/dead", tag = "dead letters", operation_id = "list_dead",
     params(schema::TopicPath, DeadQuery),
-    responses((status = 200, body = JobList, description = "A page of dead letters"), schema::FindProblems))]
+    responses((status = 200, body = JobList, description = "A page of dead letters"), schema::LookupErrorResponses))]
 async fn list(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
@@ -340,7 +340,7 @@ async fn list(
         input::page_with(query.as_deref().unwrap_or_default(), &known, input::LIMITS, |name, value| {
             queried.take(name, value)
         })?;
-    api.list(requester, Listing { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit })
+    api.list(requester, ListRequest { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit })
         .await
 }
 
@@ -348,13 +348,13 @@ async fn list(
 /// become due one after the other.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/redrive", tag = "dead letters", operation_id = "redrive_dead",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<RedriveRequest>, content_type = "application/json"),
-    responses((status = 200, body = Redriven, description = "How many were selected and redriven"), schema::ChangeProblems))]
+    responses((status = 200, body = Redriven, description = "How many were selected and redriven"), schema::ChangeErrorResponses))]
 async fn redrive(
     State(api): State<Api>,
     TopicInPath(topic): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = DeadLetterRequest::check(typed_body::read_or_empty(&json)?)?;
+    let wanted = ParsedDeadLetterRequest::check(typed_body::read_or_empty(&json)?)?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.summary());
     let (matched, redriven, looked) =
         api.handle_dead(&topic, wanted, DeadLetterTask::CountForRedrive, DeadLetterTask::Redrive).await?;
@@ -365,14 +365,14 @@ async fn redrive(
 /// Removes dead letters. A live job with the same id stays.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/purge", tag = "dead letters", operation_id = "purge_dead",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<PurgeRequest>, content_type = "application/json"),
-    responses((status = 200, body = Purged, description = "How many were selected and removed"), schema::ChangeProblems))]
+    responses((status = 200, body = Purged, description = "How many were selected and removed"), schema::ChangeErrorResponses))]
 async fn purge(
     State(api): State<Api>,
     TopicInPath(topic): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let request: PurgeRequest<'_> = typed_body::read_or_empty(&json)?;
-    let wanted = DeadLetterRequest::check(request.into())?;
+    let wanted = ParsedDeadLetterRequest::check(request.into())?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.summary());
     let purge = |_| DeadLetterTask::Purge;
     let (matched, purged, looked) =

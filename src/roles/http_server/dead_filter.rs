@@ -12,7 +12,7 @@ use super::typed_body::{self, given};
 use host::now_ms;
 use model::job::LATEST_MS;
 use model::json_time;
-use model::letters::Filter;
+use model::letters::DeadLetterFilter;
 use model::tags::Tag;
 
 /// The fields of a filter.
@@ -56,7 +56,7 @@ pub(super) fn status(text: &str) -> Option<u16> {
 }
 
 /// Sets one field of a filter. The error says what a valid value is.
-fn put(filter: &mut Filter, name: &str, value: &str) -> Result<(), &'static str> {
+fn put(filter: &mut DeadLetterFilter, name: &str, value: &str) -> Result<(), &'static str> {
     match name {
         "id_prefix" => value.clone_into(&mut filter.id_prefix),
         "id_contains" => value.clone_into(&mut filter.id_contains),
@@ -71,7 +71,7 @@ fn put(filter: &mut Filter, name: &str, value: &str) -> Result<(), &'static str>
 
 /// The filter in a query. None: the query names no field of a filter.
 #[derive(Default)]
-pub(super) struct DeadLetterFilterQuery(Option<Filter>);
+pub(super) struct DeadLetterFilterQuery(Option<DeadLetterFilter>);
 
 impl DeadLetterFilterQuery {
     pub(super) fn take(&mut self, name: &str, value: &str) -> Result<(), Problem> {
@@ -79,18 +79,18 @@ impl DeadLetterFilterQuery {
         put(self.0.get_or_insert_default(), name, value).map_err(wrong)
     }
 
-    pub(super) fn filter(self) -> Option<Filter> {
+    pub(super) fn filter(self) -> Option<DeadLetterFilter> {
         self.0
     }
 }
 
 /// Reads the filter of a body, from its field `filter`.
-pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
+pub(super) fn filter(raw: &RawValue) -> Result<DeadLetterFilter, Problem> {
     if !raw.get().starts_with('{') {
         return Err(wrong("filter", raw, "an object"));
     }
     let parsed: DeadFilter = typed_body::read(raw.get().as_bytes())?;
-    let filter = Filter {
+    let filter = DeadLetterFilter {
         id_prefix: parsed.id_prefix.unwrap_or_default(),
         id_contains: parsed.id_contains.unwrap_or_default(),
         reason: parsed.reason.unwrap_or_default(),
@@ -100,7 +100,7 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
         tag: parsed.tag.map(|JobTag(tag)| tag),
     };
     // An empty filter is refused, so that a client without conditions does not select all dead letters.
-    if filter == Filter::default() {
+    if filter == DeadLetterFilter::default() {
         return Err(wrong("filter", raw, "an object with a condition (leave it out to select all)"));
     }
     Ok(filter)

@@ -23,7 +23,7 @@ use super::problem::Problem;
 use super::topic_shown::ShownCircuit;
 use host::{findings, now_ms, whole_status};
 use model::job::TopicName;
-use model::metrics::{CounterTotals, Lateness, MetricSubject, Sums};
+use model::metrics::{CounterTotals, LatenessHistogram, MetricSubject, Sums};
 use model::token::VerifiedToken;
 use model::topic::TopicStatus;
 
@@ -92,10 +92,10 @@ struct LiveState {
 
 /// The state that was gathered last, and when.
 #[derive(Default)]
-pub(super) struct LiveCache(Mutex<LiveGathering>);
+pub(super) struct LiveCache(Mutex<LiveCacheState>);
 
 #[derive(Default)]
-struct LiveGathering {
+struct LiveCacheState {
     last: Option<(Instant, Arc<LiveState>)>,
     lateness: RecentLateness,
 }
@@ -122,11 +122,11 @@ impl LiveCache {
 /// The readings of the last seconds. Each reading has its time, in Unix milliseconds, and the lateness of all attempts
 /// until this time.
 #[derive(Default)]
-struct RecentLateness(VecDeque<(i64, Lateness)>);
+struct RecentLateness(VecDeque<(i64, LatenessHistogram)>);
 
 impl RecentLateness {
     /// Adds a reading. Returns the median and the 99th percentile since the reading that was made [`RECENT`] earlier.
-    fn take(&mut self, at_ms: i64, lateness: Lateness) -> Option<(u64, u64)> {
+    fn take(&mut self, at_ms: i64, lateness: LatenessHistogram) -> Option<(u64, u64)> {
         let recent_ms = RECENT.as_millis() as i64;
         // The newest reading that is at least `RECENT` old is kept, unless it is older than twice `RECENT`. (If no
         // client listened, there may be no readings for hours.)
@@ -380,12 +380,12 @@ mod tests {
     #[test]
     fn lateness_is_that_of_the_last_ten_seconds() {
         let mut recent = RecentLateness::default();
-        let mut all = Lateness::default();
+        let mut all = LatenessHistogram::default();
         let mut percentiles = None;
         for second in 0..60 {
             // In the first half, all attempts are an hour late. Later, no attempt is late.
             let bound_us = if second < 30 { 3_600_000_000 } else { 1000 };
-            all.join(&Lateness::from_ranges([(Some(bound_us), 5)]));
+            all.join(&LatenessHistogram::from_ranges([(Some(bound_us), 5)]));
             percentiles = recent.take(1000 * second, all.clone());
             assert_eq!(percentiles.is_some(), second > 0);
             assert_eq!(
@@ -397,7 +397,7 @@ mod tests {
         assert!(recent.0.len() <= 12 && percentiles.unwrap().0 <= 1000);
         assert_eq!(recent.take(59_000, all.clone()), percentiles, "nothing was read anew");
         assert_eq!(recent.take(3_600_000, all.clone()), None, "after a gap");
-        assert_eq!(recent.take(3_601_000, Lateness::default()), None, "the counts have begun anew");
-        assert_eq!(recent.take(3_602_000, Lateness::default()), None, "no attempts");
+        assert_eq!(recent.take(3_601_000, LatenessHistogram::default()), None, "the counts have begun anew");
+        assert_eq!(recent.take(3_602_000, LatenessHistogram::default()), None, "no attempts");
     }
 }

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Requester};
+use super::api::{Api, CallerContext};
 use super::api_response::ApiResponse;
 use super::cursor;
 use super::input;
@@ -70,10 +70,10 @@ struct FoundEverywhere<'a> {
 /// Finds an id in all registered topics whose jobs the caller may see: the job (or its latest dead letter, if there is
 /// no job), and the records of jobs that ended. Each topic is asked once. A request asks up to 1,000 topics.
 #[utoipa::path(get, path = "/v1/find", tag = "jobs", operation_id = "find_id", params(IdQuery),
-    responses((status = 200, body = FoundEverywhere, description = "What the topics have of the id"), schema::FindProblems))]
+    responses((status = 200, body = FoundEverywhere, description = "What the topics have of the id"), schema::LookupErrorResponses))]
 async fn find(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let (mut id, mut first) = (None, None);

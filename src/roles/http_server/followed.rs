@@ -8,11 +8,11 @@ use tokio::sync::watch;
 
 use model::token::Tokens;
 use model::topic::Topics;
-use role::LiveTopics;
+use role::RegistryView;
 
 /// The topics and tokens of this process. [`TopicsWatch::follow`] updates them when they change.
 pub(super) struct TopicsWatch {
-    live: LiveTopics,
+    live: RegistryView,
     sender: watch::Sender<Topics>,
     tokens: watch::Sender<Tokens>,
     /// The descriptor that reports changes. None: the topics never change, or `watch` was not called.
@@ -20,7 +20,7 @@ pub(super) struct TopicsWatch {
 }
 
 impl TopicsWatch {
-    pub(super) fn new(live: LiveTopics) -> TopicsWatch {
+    pub(super) fn new(live: RegistryView) -> TopicsWatch {
         let sender = watch::Sender::new(live.now().clone());
         let tokens = watch::Sender::new(live.tokens().clone());
         TopicsWatch { live, sender, tokens, changes: None }

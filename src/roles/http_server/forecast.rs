@@ -89,7 +89,7 @@ fn edges(now_ms: i64) -> Vec<i64> {
 /// Counts how many jobs become due in the next minutes and hours, on the nodes that answer.
 #[utoipa::path(get, path = "/v1/forecast", tag = "daemon", operation_id = "get_forecast",
     params(schema::OneTopicQuery),
-    responses((status = 200, body = ForecastResponse, description = "The jobs that become due"), schema::FindProblems))]
+    responses((status = 200, body = ForecastResponse, description = "The jobs that become due"), schema::LookupErrorResponses))]
 async fn get_forecast(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let only = input::only_topic(query.as_deref().unwrap_or_default())?;
     let Some((counts, _)) = api.metrics.counts().await else {

@@ -93,7 +93,7 @@ impl Api {
 /// Shows what happened in the last minutes and hours, on this host.
 #[utoipa::path(get, path = "/v1/history", tag = "daemon", operation_id = "get_history",
     params(schema::OneTopicQuery),
-    responses((status = 200, body = History, description = "The points of charts"), schema::FindProblems))]
+    responses((status = 200, body = History, description = "The points of charts"), schema::LookupErrorResponses))]
 async fn get_history(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let only = input::only_topic(query.as_deref().unwrap_or_default())?;
     let read = on_thread(&api, move |run_dir| match only {

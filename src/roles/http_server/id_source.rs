@@ -8,21 +8,21 @@ use super::problem::Problem;
 use model::job::JobId;
 
 /// Makes ids for jobs without an id, from an Idempotency-Key. So a repeated add finds its job again, and keeps the job.
-pub(super) struct JobIdGenerator {
+pub(super) struct IdempotentIdGenerator {
     digest: String,
 }
 
-impl JobIdGenerator {
+impl IdempotentIdGenerator {
     /// Makes the source from the caller and the key. The ids of two callers are never the same, so a key that another
     /// caller has used does no harm.
-    pub(super) fn new(caller: Option<&Caller>, key: &str) -> JobIdGenerator {
+    pub(super) fn new(caller: Option<&Caller>, key: &str) -> IdempotentIdGenerator {
         let mut hash = Sha256::new();
         match caller {
             None => hash.update(b"\n"),
             Some(caller) => hash.update(format!("{caller}\n")),
         }
         let hash = hash.chain_update(key).finalize();
-        JobIdGenerator { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
+        IdempotentIdGenerator { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
     }
 
     /// Returns the id of the job at `place` in a batch. None: the request has only one job. The `~` makes it unlikely

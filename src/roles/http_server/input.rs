@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::callback_fields::{changed_destination, destination, headers, tags, then};
 use super::cursor;
-use super::id_source::JobIdGenerator;
+use super::id_source::IdempotentIdGenerator;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, BoundedNumber, JsonDuration, UnixMs, given, invalid, word};
@@ -171,7 +171,7 @@ pub(super) fn job(
     json: &[u8],
     topic: &Topic,
     quota: Option<&Arc<Quota>>,
-    (ids, place): (Option<&JobIdGenerator>, Option<usize>),
+    (ids, place): (Option<&IdempotentIdGenerator>, Option<usize>),
     lanes: &Lanes,
 ) -> Result<NewJob, Problem> {
     let new: NewJobRequest<'_> = typed_body::read(json)?;
@@ -251,7 +251,7 @@ pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
     quota: Option<&Arc<Quota>>,
-    ids: Option<&JobIdGenerator>,
+    ids: Option<&IdempotentIdGenerator>,
     lanes: &Lanes,
 ) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
     let NewJobsRequest { jobs } = typed_body::read(json)?;
@@ -327,14 +327,14 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
 }
 
 /// Which jobs a listing shows.
-pub(super) struct Listing {
+pub(super) struct ParsedListQuery {
     pub state: State,
     pub cursor: Option<String>,
     pub limit: usize,
 }
 
 /// Reads from a query which jobs a listing shows.
-pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
+pub(super) fn listing(query: &str) -> Result<ParsedListQuery, Problem> {
     const STATES: &str = "delayed, ready, leased or dead";
     let mut state = None;
     let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], LIMITS, |name, value| {
@@ -344,7 +344,7 @@ pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
         Ok(())
     })?;
     let state = state.ok_or_else(|| Problem::missing("state", STATES))?;
-    Ok(Listing { state, cursor, limit })
+    Ok(ParsedListQuery { state, cursor, limit })
 }
 
 /// Reads from a query where a page begins and how long it is. `limits` has the default length and the maximum length.
@@ -403,13 +403,13 @@ mod tests {
     #[test]
     fn ids_of_a_key_are_the_same_for_one_caller_only() {
         let token = |name| Caller::Token(model::token::TokenName::new(name).unwrap());
-        let id = |caller: Option<&Caller>, key| JobIdGenerator::new(caller, key).id(None).unwrap();
+        let id = |caller: Option<&Caller>, key| IdempotentIdGenerator::new(caller, key).id(None).unwrap();
         let (a, b) = (token("a"), token("b"));
         assert_eq!(id(Some(&a), "k"), id(Some(&a), "k"));
         let all = [id(Some(&a), "k"), id(Some(&b), "k"), id(Some(&a), "k2"), id(None, "k"), id(None, "a\nk")];
         let unequal: std::collections::BTreeSet<&str> = all.iter().map(JobId::as_str).collect();
         assert_eq!(unequal.len(), all.len(), "{all:?}");
-        assert!(JobIdGenerator::new(Some(&a), "k").id(Some(3)).unwrap().as_str().ends_with(".3"));
+        assert!(IdempotentIdGenerator::new(Some(&a), "k").id(Some(3)).unwrap().as_str().ends_with(".3"));
     }
 
     #[test]

@@ -7,14 +7,14 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Requester};
+use super::api::{Api, CallerContext};
 use super::api_response::ApiResponse;
 use super::callback_fields;
 use super::cursor;
 use super::dead_filter::moment_at;
 use super::input::{self, short};
 use super::job_shown::{COLUMNS, JobResponse};
-use super::list_format::{ListEnd, ListFormat, TableForm};
+use super::list_format::{CsvColumns, ListEnd, ListFormat};
 use super::problem::Problem;
 use super::schema;
 use super::store_client::AnswerSender;
@@ -88,7 +88,7 @@ struct FoundJobList<'a> {
 
 /// What a query asks for.
 #[derive(Default)]
-struct JobSearchParameters {
+struct ParsedJobSearchQuery {
     filter: JobFilter,
     topic: Option<TopicName>,
     format: Option<ListFormat>,
@@ -100,14 +100,14 @@ const STATES: &str = "delayed, ready, leased or dead, or several of these with c
 
 const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds";
 
-impl JobSearchParameters {
-    fn from_query(query: &str) -> Result<JobSearchParameters, Problem> {
-        let mut wanted = JobSearchParameters::default();
+impl ParsedJobSearchQuery {
+    fn from_query(query: &str) -> Result<ParsedJobSearchQuery, Problem> {
+        let mut wanted = ParsedJobSearchQuery::default();
         let (cursor, limit) =
             input::page_with(query, &NAMES, input::LIMITS, |name, value| wanted.set(name, value))?;
         let no_cursor = || Problem::field("cursor", "cursor is not the next of another page");
         let cursor = cursor.map(|words| read_cursor(&words).ok_or_else(no_cursor)).transpose()?;
-        Ok(JobSearchParameters { cursor, limit, ..wanted })
+        Ok(ParsedJobSearchQuery { cursor, limit, ..wanted })
     }
 
     /// Sets a parameter other than `limit` and `cursor`.
@@ -152,15 +152,15 @@ fn read_cursor(words: &str) -> Option<JobCursor> {
 /// changes meanwhile may be listed twice or not at all. Jobs that wait in the spool of a host are not listed.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "search_jobs", params(JobSearchQuery),
     responses((status = 200, description = "A page of jobs", content(
-        (FoundJobList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
+        (FoundJobList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::LookupErrorResponses))]
 async fn search(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = JobSearchParameters::from_query(query.as_deref().unwrap_or_default())?;
-    let JobSearchParameters { filter, topic, format, cursor, limit } = wanted;
+    let wanted = ParsedJobSearchQuery::from_query(query.as_deref().unwrap_or_default())?;
+    let ParsedJobSearchQuery { filter, topic, format, cursor, limit } = wanted;
     let format = format.unwrap_or_else(|| ListFormat::from_headers(&headers));
     let (topics, unknown) = match topic {
         None => (api.searched_topics(&requester), None),
@@ -187,7 +187,7 @@ async fn search(
         let page =
             FoundJobList { jobs, complete: next.is_none(), next: next.map(write_cursor), looked_at, away };
         let end = ListEnd { looked_at, next: page.next.as_deref(), away: &page.away };
-        let table = TableForm { columns: COLUMNS, cells: JobResponse::cells };
+        let table = CsvColumns { columns: COLUMNS, cells: JobResponse::cells };
         Ok(format.response(&page, &page.jobs, table, end))
     };
     let query = JobQuery { topics, filter, cursor, limit };
@@ -226,12 +226,12 @@ mod tests {
             ("cursor=22", "cursor", "next of another page"),
             ("outcome=dead", "outcome", "state"),
         ] {
-            let problem = JobSearchParameters::from_query(query).err().unwrap();
+            let problem = ParsedJobSearchQuery::from_query(query).err().unwrap();
             assert_eq!(problem.named_field(), Some(field), "{query}");
             assert!(problem.detail.contains(part), "{query}: {}", problem.detail);
         }
         let wanted =
-            JobSearchParameters::from_query("state=delayed,dead&tag=a&id_prefix=&limit=7").ok().unwrap();
+            ParsedJobSearchQuery::from_query("state=delayed,dead&tag=a&id_prefix=&limit=7").ok().unwrap();
         assert_eq!(wanted.filter.states, [job::State::Delayed, job::State::Dead]);
         assert_eq!((wanted.filter.id_prefix.as_str(), wanted.limit, wanted.cursor), ("", 7, None));
     }

@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::schema;
 use super::waiting::WaitingResponse;
 use model::destination::Destination;
-use model::follow::FollowedJob;
+use model::follow::PredecessorJob;
 use model::job::{Attempt, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
 use model::json_time;
@@ -85,7 +85,7 @@ pub(super) struct JobResponse<'a> {
     /// The job that this job follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    after: Option<JobLink<'a>>,
+    after: Option<JobReference<'a>>,
     /// The first two attempts and the last eight, the oldest first. Answers of the receiver are only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
@@ -120,15 +120,15 @@ impl<'a> From<&'a Reserver> for ReserverResponse<'a> {
 
 /// Topic and id of a job.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-pub(super) struct JobLink<'a> {
+pub(super) struct JobReference<'a> {
     #[schema(value_type = String)]
     topic: &'a TopicName,
     id: &'a str,
 }
 
-impl<'a> From<&'a JobKey> for JobLink<'a> {
-    fn from(key: &'a JobKey) -> JobLink<'a> {
-        JobLink { topic: &key.topic, id: key.id.as_str() }
+impl<'a> From<&'a JobKey> for JobReference<'a> {
+    fn from(key: &'a JobKey) -> JobReference<'a> {
+        JobReference { topic: &key.topic, id: key.id.as_str() }
     }
 }
 
@@ -164,8 +164,8 @@ impl<'a> JobResponse<'a> {
             path: view.headers.destination().and_then(Destination::path),
             url: view.headers.destination().and_then(Destination::own_url),
             tags: view.headers.tags(),
-            then: view.headers.then().shown(FollowedJob { key: &view.key, stamp_us: view.stamp_us }),
-            after: view.headers.after().map(JobLink::from),
+            then: view.headers.then().shown(PredecessorJob { key: &view.key, stamp_us: view.stamp_us }),
+            after: view.headers.after().map(JobReference::from),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
@@ -275,14 +275,14 @@ pub(super) struct AddedJobs<'a> {
 #[serde(untagged)]
 pub(super) enum AddResult<'a> {
     /// The job was stored or kept.
-    Done(DoneAdd<'a>),
+    Done(SuccessfulAdd<'a>),
     /// The job was refused.
     Refused(RefusedAdd),
 }
 
 /// A job of a batch that was stored or kept.
 #[derive(Serialize, ToSchema)]
-pub(super) struct DoneAdd<'a> {
+pub(super) struct SuccessfulAdd<'a> {
     /// The status that an add of this job alone would have.
     pub status: u16,
     #[serde(flatten)]

@@ -6,7 +6,7 @@ use axum::routing::get;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, JobInPath, Requester, TopicInPath};
+use super::api::{Api, CallerContext, JobInPath, TopicInPath};
 use super::api_response::{self, ApiResponse};
 use super::body::JsonBody;
 use super::callback_fields::may_follow;
@@ -17,7 +17,7 @@ use super::schema;
 use super::store_client::AnswerSender;
 use model::metrics::AddOutcome;
 use model::topic::Topic;
-use role::submit::{Listing, StoreRequest};
+use role::submit::{ListRequest, StoreRequest};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -36,10 +36,10 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         (status = 201, body = AddedJob, description = "The job is stored", headers(("Location" = String, description = "The path of the job"))),
         (status = 200, body = AddedJob, description = "A job with this id existed: it was replaced, or kept"),
         (status = 202, body = AddedJob, description = "The node of the job does not answer: the job waits on the disk of this host until the node answers"),
-        schema::ChangeProblems))]
+        schema::ChangeErrorResponses))]
 async fn add(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
@@ -63,10 +63,10 @@ async fn add(
 /// Stores many jobs. Each job has its own result.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/batch", tag = "jobs", operation_id = "add_jobs",
     params(schema::TopicPath, schema::IdempotencyKey), request_body = input::NewJobsRequest,
-    responses((status = 200, body = AddedJobs, description = "The result of each job, in their order"), schema::ChangeProblems))]
+    responses((status = 200, body = AddedJobs, description = "The result of each job, in their order"), schema::ChangeErrorResponses))]
 async fn add_batch(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
@@ -100,7 +100,11 @@ async fn add_batch(
 
 impl Api {
     /// Returns a page of jobs.
-    pub(super) async fn list(&self, requester: Requester, listing: Listing) -> Result<ApiResponse, Problem> {
+    pub(super) async fn list(
+        &self,
+        requester: CallerContext,
+        listing: ListRequest,
+    ) -> Result<ApiResponse, Problem> {
         let topic = listing.topic.clone();
         let is_registered = self.topics.borrow().get(topic.as_str()).is_some();
         let sees_answers = requester.sees_answers(&topic);
@@ -116,25 +120,26 @@ impl Api {
 /// Lists a topic's jobs that are in one state.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs", tag = "jobs", operation_id = "list_jobs",
     params(schema::TopicPath, schema::ListQuery),
-    responses((status = 200, body = JobList, description = "A page of jobs"), schema::FindProblems))]
+    responses((status = 200, body = JobList, description = "A page of jobs"), schema::LookupErrorResponses))]
 async fn list(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
-    let input::Listing { state, cursor, limit } = input::listing(query.as_deref().unwrap_or_default())?;
-    api.list(requester, Listing { topic, state, filter: None, cursor, limit }).await
+    let input::ParsedListQuery { state, cursor, limit } =
+        input::listing(query.as_deref().unwrap_or_default())?;
+    api.list(requester, ListRequest { topic, state, filter: None, cursor, limit }).await
 }
 
 /// Shows a job. If there is no job with this id, shows its latest dead letter. If the job has ended, the answer is 404,
 /// and its field `ended` has the last record of the job, if a record is kept.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPathParameters),
-    responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
+    responses((status = 200, body = JobResponse, description = "The job"), schema::LookupErrorResponses))]
 async fn show(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     JobInPath(key): JobInPath,
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = requester.sees_answers(&key.topic);
@@ -159,7 +164,7 @@ async fn show(
 /// TTR.
 #[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
     params(schema::JobPathParameters), request_body = input::JobChangeRequest,
-    responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]
+    responses((status = 204, description = "The job is changed"), schema::ChangeErrorResponses))]
 async fn change(
     State(api): State<Api>,
     JobInPath(key): JobInPath,
@@ -180,7 +185,7 @@ async fn change(
     responses(
         (status = 204, description = "The job is removed"),
         (status = 202, body = SpooledDeletion, description = "An add of this id waits on the disk of this host: the removal is done after it"),
-        schema::FindProblems))]
+        schema::LookupErrorResponses))]
 async fn delete(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
     let ask = |reply: AnswerSender<_>| {
         StoreRequest::delete(key, |key, deleted| reply.response(api_response::deleted(key, deleted)))
@@ -191,7 +196,7 @@ async fn delete(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
 /// Delivers a delayed job now.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/run", tag = "jobs", operation_id = "run_job",
     params(schema::JobPathParameters, schema::IdempotencyKey),
-    responses((status = 204, description = "The job is ready"), schema::ChangeProblems))]
+    responses((status = 204, description = "The job is ready"), schema::ChangeErrorResponses))]
 async fn run(
     State(api): State<Api>,
     JobInPath(key): JobInPath,

@@ -114,7 +114,7 @@ use self::problem::Problem;
 use self::refused::{RefusedRequests, RequestLine};
 use self::registrar::Registrar;
 use self::replays::Replays;
-use self::sessions::Sessions;
+use self::sessions::SessionSettings;
 use self::store_client::StoreClient;
 use host::Owner;
 use role::pull::PullHandle;
@@ -134,7 +134,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let settings = Arc::clone(&context.settings);
     let hosts = AcceptedHosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let hosts = Arc::new(hosts);
-    let sessions = Sessions::load(&settings)?.map(Arc::new);
+    let sessions = SessionSettings::load(&settings)?.map(Arc::new);
     let access = AccessControl::new(&settings.http, topics.tokens(), Arc::clone(&hosts), sessions.clone());
     let api = Api::from(ApiState {
         store_client: store_client.clone(),

@@ -63,7 +63,7 @@ impl ListFormat {
         self,
         page: &impl Serialize,
         rows: &[T],
-        table: TableForm<T, N>,
+        table: CsvColumns<T, N>,
         end: ListEnd<'_>,
     ) -> ApiResponse {
         let text = match self {
@@ -136,7 +136,7 @@ impl Preference {
 }
 
 /// The columns of a table, and the function that makes the cells of a row.
-pub(super) struct TableForm<T, const N: usize> {
+pub(super) struct CsvColumns<T, const N: usize> {
     pub columns: [&'static str; N],
     pub cells: fn(&T) -> [String; N],
 }

@@ -26,7 +26,7 @@ use model::job::TopicName;
 use model::metrics::{CounterTotals, MetricKind, MetricsText};
 use model::status::{DaemonStatus, ProcessState};
 use model::topic::{Topic, Topics};
-use role::{self, Context, EMBEDDED, SpoolReader};
+use role::{self, Context, EMBEDDED, SpoolStateReader};
 use store::{self, CircuitState, CircuitView, Counts, OutboxState, SpoolState, Store};
 use telemetry::counters;
 
@@ -70,18 +70,18 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
 
 /// What a node reports: its numbers of jobs, its circuits that are not closed, its outbox. An error says why the node
 /// does not report.
-pub(super) type NodeMetrics = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
+pub(super) type NodeReport = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
 
 /// The sources of metrics. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct MetricSources(Arc<MetricQuestions>);
+pub(super) struct MetricSources(Arc<MetricThreads>);
 
-struct MetricQuestions {
+struct MetricThreads {
     /// The sums of all counters. None: they could not be read.
     pages: QuestionThread<Option<CounterTotals>>,
     master: QuestionThread<Option<DaemonStatus>>,
     /// The threads that ask the nodes, with the names of the nodes.
-    nodes: Vec<(String, QuestionThread<NodeMetrics>)>,
+    nodes: Vec<(String, QuestionThread<NodeReport>)>,
     /// The size limit of this host's spool, and the thread that reads how full the spool is. None: there is no spool.
     /// (The thread's answer is none if it cannot read the spool.)
     spool: Option<(u64, QuestionThread<Option<SpoolState>>)>,
@@ -101,12 +101,12 @@ impl MetricSources {
                 QuestionThread::start("metrics-node", move |()| answer().map_err(|e| e.to_string()))?,
             ));
         }
-        let spool = SpoolReader::new(&context.settings.store).map(|mut reader| -> Result<_> {
+        let spool = SpoolStateReader::new(&context.settings.store).map(|mut reader| -> Result<_> {
             let max_bytes = reader.settings().bytes as u64;
             Ok((max_bytes, QuestionThread::start("metrics-spool", move |()| reader.read().ok())?))
         });
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
-        Ok(MetricSources(Arc::new(MetricQuestions {
+        Ok(MetricSources(Arc::new(MetricThreads {
             pages: QuestionThread::start("metrics-pages", move |()| pages(&for_pages))?,
             master: QuestionThread::start("metrics-master", move |()| {
                 ask_master(&for_master, PATIENCE).ok()
@@ -118,7 +118,7 @@ impl MetricSources {
 }
 
 /// A node, and how many jobs it has.
-pub(super) type NamedNodeCounts<'a> = (&'a str, NodeMetrics);
+pub(super) type NamedNodeReport<'a> = (&'a str, NodeReport);
 
 impl MetricSources {
     /// Returns the sums of all counters of this host. None: they did not arrive in time, or could not be read.
@@ -127,7 +127,7 @@ impl MetricSources {
     }
 
     /// Asks all nodes at the same time.
-    pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<NamedNodeCounts<'_>> {
+    pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<NamedNodeReport<'_>> {
         let asked: Vec<_> = self.0.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask(()))).collect();
         let mut counted = Vec::new();
         for (name, answer) in asked {
@@ -154,7 +154,7 @@ impl MetricSources {
 }
 
 /// Adds up the counts of all nodes that answered, by topic.
-pub(super) fn joined(nodes: &[NamedNodeCounts<'_>]) -> BTreeMap<TopicName, Counts> {
+pub(super) fn joined(nodes: &[NamedNodeReport<'_>]) -> BTreeMap<TopicName, Counts> {
     let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
     for one in nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).flat_map(|(counts, ..)| counts) {
         match topics.get_mut(&one.topic) {
@@ -185,7 +185,7 @@ fn pages(run_dir: &Path) -> Option<CounterTotals> {
 #[utoipa::path(get, path = "/metrics", tag = "daemon", operation_id = "get_metrics",
     responses(
         (status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus, or OpenMetrics if the client accepts it"),
-        schema::ReadProblems))]
+        schema::ReadErrorResponses))]
 async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
@@ -232,7 +232,7 @@ fn write_pauses(text: &mut MetricsText, topics: &BTreeMap<TopicName, Counts>, he
     }
 }
 
-fn write_jobs(text: &mut MetricsText, nodes: &[NamedNodeCounts<'_>]) {
+fn write_jobs(text: &mut MetricsText, nodes: &[NamedNodeReport<'_>]) {
     text.family("dq_store_up", MetricKind::Gauge, "Whether the node reports how many jobs it has: 1 or 0.");
     for (name, counts) in nodes {
         text.sample(&[("node", name)], f64::from(u8::from(counts.is_ok())));
@@ -314,7 +314,7 @@ fn write_add_rates(text: &mut MetricsText, used: &BTreeMap<TopicName, u64>, topi
     }
 }
 
-fn write_outbox(text: &mut MetricsText, nodes: &[NamedNodeCounts<'_>]) {
+fn write_outbox(text: &mut MetricsText, nodes: &[NamedNodeReport<'_>]) {
     let states = || nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).map(|(_, _, outbox)| outbox);
     let entries: u64 = states().map(|outbox| outbox.entries).sum();
     let oldest = states().map(|outbox| outbox.oldest).max().unwrap_or_default();

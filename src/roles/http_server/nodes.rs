@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::api_response::ApiResponse;
-use super::metrics::NamedNodeCounts;
+use super::metrics::NamedNodeReport;
 use super::problem::Problem;
 use super::schema;
 use super::servers::{RedisServer, StoreFile};
@@ -146,7 +146,7 @@ pub(super) struct FindingSchema {
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code)]
 #[schema(as = Status)]
-pub(super) struct StatusSchema {
+pub(super) struct DaemonStatusSchema {
     version: String,
     instance: String,
     pid: i32,
@@ -199,13 +199,13 @@ impl Api {
     }
 
     /// Builds the nodes from the counts that they reported.
-    pub(super) async fn nodes_as(&self, node_counts: &[NamedNodeCounts<'_>]) -> Vec<Node> {
+    pub(super) async fn nodes_as(&self, node_counts: &[NamedNodeReport<'_>]) -> Vec<Node> {
         let lanes = self.lanes.clone();
         let states = tokio::task::spawn_blocking(move || lanes.nodes());
         let states = tokio::time::timeout(PATIENCE, states).await;
         let states = states.ok().and_then(Result::ok).unwrap_or_default();
         let is_embedded = matches!(self.settings.store, settings::StoreSettings::Embedded { .. });
-        let node = |(name, counts): &NamedNodeCounts<'_>| {
+        let node = |(name, counts): &NamedNodeReport<'_>| {
             let state = states.iter().find(|state| state.name == *name);
             let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, ..)| c.iter().map(of).sum());
             let capability = state.and_then(|s| s.capability.as_ref());
@@ -239,7 +239,7 @@ fn unusable(state: &NodeState) -> Option<String> {
 /// Shows the nodes of the store and this host's spool. For each node: whether it answers, how many jobs it has, and
 /// what its servers report.
 #[utoipa::path(get, path = "/v1/nodes", tag = "daemon", operation_id = "get_nodes",
-    responses((status = 200, body = NodesResponse, description = "All nodes"), schema::ReadProblems))]
+    responses((status = 200, body = NodesResponse, description = "All nodes"), schema::ReadErrorResponses))]
 async fn nodes(State(api): State<Api>) -> ApiResponse {
     let (nodes, spool) = tokio::join!(api.all_nodes(), api.metrics.spool(Instant::now() + PATIENCE));
     let spool = spool.map(|(SpoolState { entries, bytes, oldest_ms, .. }, max_bytes)| Spool {
@@ -254,7 +254,7 @@ async fn nodes(State(api): State<Api>) -> ApiResponse {
 
 /// Shows the daemon's processes.
 #[utoipa::path(get, path = "/v1/processes", tag = "daemon", operation_id = "get_processes",
-    responses((status = 200, body = StatusSchema, description = "The state of the daemon, from the master"), schema::ReadProblems))]
+    responses((status = 200, body = DaemonStatusSchema, description = "The state of the daemon, from the master"), schema::ReadErrorResponses))]
 async fn processes(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let status = on_thread(&api, |run_dir| whole_status(run_dir, MASTER_PATIENCE)).await?;
     let status: DaemonStatus = status.map_err(|e| Problem::unavailable("master_away", e.to_string()))?;
@@ -263,7 +263,7 @@ async fn processes(State(api): State<Api>) -> Result<ApiResponse, Problem> {
 
 /// Shows what is wrong with the store, with topics and with processes.
 #[utoipa::path(get, path = "/v1/alerts", tag = "daemon", operation_id = "get_alerts",
-    responses((status = 200, body = AlertsResponse, description = "The open findings"), schema::ReadProblems))]
+    responses((status = 200, body = AlertsResponse, description = "The open findings"), schema::ReadErrorResponses))]
 async fn alerts(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let alerts = on_thread(&api, findings).await?;
     Ok(ApiResponse::new(StatusCode::OK, &AlertsResponse { alerts }))

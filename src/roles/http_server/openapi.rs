@@ -75,7 +75,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// Shows this document.
 #[utoipa::path(get, path = "/openapi.json", tag = "daemon", operation_id = "get_openapi",
-    responses((status = 200, body = serde_json::Value, description = "OpenAPI 3.1"), schema::ReadProblems))]
+    responses((status = 200, body = serde_json::Value, description = "OpenAPI 3.1"), schema::ReadErrorResponses))]
 async fn document(State(api): State<Api>) -> Response {
     let json = api.document.get().cloned().unwrap_or_default();
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], json).into_response()

@@ -55,7 +55,7 @@ impl Api {
 /// Pauses a topic. Its jobs are still added and become due, but they wait. Callbacks in progress are finished.
 #[utoipa::path(post, path = "/v1/topics/{topic}/pause", tag = "topics", operation_id = "pause_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
-    responses((status = 204, description = "The topic is paused"), schema::ChangeProblems))]
+    responses((status = 204, description = "The topic is paused"), schema::ChangeErrorResponses))]
 async fn pause(
     State(api): State<Api>,
     TopicInPath(name): TopicInPath,
@@ -68,7 +68,7 @@ async fn pause(
 /// Resumes a topic. Its jobs are delivered again. If its circuit is open, the circuit closes.
 #[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "topics", operation_id = "resume_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
-    responses((status = 204, description = "The topic is not paused"), schema::ChangeProblems))]
+    responses((status = 204, description = "The topic is not paused"), schema::ChangeErrorResponses))]
 async fn resume(
     State(api): State<Api>,
     TopicInPath(name): TopicInPath,

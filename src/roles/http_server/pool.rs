@@ -43,7 +43,7 @@ struct PoolUsage {
 
 /// A part of a pool. The part goes back to the pool when it is dropped.
 #[derive(Debug)]
-pub(super) struct ResourceShare {
+pub(super) struct PoolAllocation {
     pool: ResourcePool,
     holder: Option<PoolHolder>,
     amount: usize,
@@ -57,23 +57,23 @@ impl ResourcePool {
 
     /// Takes `amount` from the pool, if it is free and fits into the share of `holder`. Without a holder, there is no
     /// limit of a share. Returns none if nothing was taken.
-    pub(super) fn take(&self, holder: Option<PoolHolder>, amount: usize) -> Option<ResourceShare> {
-        let mut part = ResourceShare { pool: self.clone(), holder, amount: 0 };
+    pub(super) fn take(&self, holder: Option<PoolHolder>, amount: usize) -> Option<PoolAllocation> {
+        let mut part = PoolAllocation { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
     }
 
     /// Takes `amount` from the pool, even if it is not free. Then nothing is free until enough is given back.
-    pub(super) fn take_beyond(&self, holder: Option<PoolHolder>, amount: usize) -> ResourceShare {
+    pub(super) fn take_beyond(&self, holder: Option<PoolHolder>, amount: usize) -> PoolAllocation {
         let mut held = lock(&self.held);
         held.all += amount;
         if let Some(holder) = &holder {
             *held.by_holder.entry(holder.clone()).or_default() += amount;
         }
-        ResourceShare { pool: self.clone(), holder, amount }
+        PoolAllocation { pool: self.clone(), holder, amount }
     }
 }
 
-impl ResourceShare {
+impl PoolAllocation {
     /// Takes `amount` more from the pool. Returns whether the amount was free.
     pub(super) fn grow(&mut self, amount: usize) -> bool {
         let mut held = lock(&self.pool.held);
@@ -93,7 +93,7 @@ impl ResourceShare {
     }
 }
 
-impl Drop for ResourceShare {
+impl Drop for PoolAllocation {
     fn drop(&mut self) {
         let mut held = lock(&self.pool.held);
         held.all -= self.amount;

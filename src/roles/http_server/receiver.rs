@@ -131,7 +131,7 @@ fn span(query: &str) -> Result<ReceiverSpan, Problem> {
 /// Shows the health of a topic's receiver in the last ten minutes, day or week, on this host.
 #[utoipa::path(get, path = "/v1/topics/{topic}/health", tag = "topics", operation_id = "get_topic_health",
     params(schema::TopicPath, SpanQuery),
-    responses((status = 200, body = ReceiverHealthResponse, description = "What the receiver did"), schema::FindProblems))]
+    responses((status = 200, body = ReceiverHealthResponse, description = "What the receiver did"), schema::LookupErrorResponses))]
 async fn get_topic_health(
     State(api): State<Api>,
     TopicInPath(name): TopicInPath,

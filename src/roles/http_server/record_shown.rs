@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::api_response::ApiResponse;
-use super::job_shown::JobLink;
-use super::list_format::{ListEnd, ListFormat, TableForm};
+use super::job_shown::JobReference;
+use super::list_format::{CsvColumns, ListEnd, ListFormat};
 use super::schema;
-use model::follow::FollowedJob;
+use model::follow::PredecessorJob;
 use model::job::{Attempt, TopicName};
 use model::json_time::rfc3339;
 use model::record::{Ending, JobRecord};
@@ -76,7 +76,7 @@ pub(super) struct RecordResponse<'a> {
     /// The job that this job follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    after: Option<JobLink<'a>>,
+    after: Option<JobReference<'a>>,
     /// The job's body, if its topic keeps bodies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
@@ -104,8 +104,8 @@ impl<'a> From<&'a JobRecord> for RecordResponse<'a> {
             then: record
                 .headers
                 .then()
-                .shown(FollowedJob { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() }),
-            after: record.headers.after().map(JobLink::from),
+                .shown(PredecessorJob { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() }),
+            after: record.headers.after().map(JobReference::from),
             body: record.body.as_ref().and_then(|body| serde_json::from_str(body.as_str()).ok()),
         }
     }
@@ -139,7 +139,7 @@ impl RecordList<'_> {
     /// Makes the answer.
     pub(super) fn response(&self, format: ListFormat) -> ApiResponse {
         let end = ListEnd { looked_at: self.looked_at, next: self.next.as_deref(), away: &self.away };
-        format.response(self, &self.records, TableForm { columns: COLUMNS, cells }, end)
+        format.response(self, &self.records, CsvColumns { columns: COLUMNS, cells }, end)
     }
 }
 

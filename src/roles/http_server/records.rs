@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, JobInPath, Requester, TopicInPath};
+use super::api::{Api, CallerContext, JobInPath, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::callback_fields;
@@ -85,15 +85,15 @@ struct RecordsQuery {
 }
 
 /// What a query asks for.
-struct RecordParameters {
+struct ParsedRecordsQuery {
     filter: RecordFilter,
     format: ListFormat,
     cursor: Option<RecordCursor>,
     limit: usize,
 }
 
-impl RecordParameters {
-    fn from_request(query: Option<&str>, headers: &HeaderMap) -> Result<RecordParameters, Problem> {
+impl ParsedRecordsQuery {
+    fn from_request(query: Option<&str>, headers: &HeaderMap) -> Result<ParsedRecordsQuery, Problem> {
         let (mut filter, mut format) = (RecordFilter::default(), None);
         let (cursor, limit) =
             input::page_with(query.unwrap_or_default(), &NAMES, input::LIMITS, |name, value| {
@@ -121,7 +121,7 @@ impl RecordParameters {
         let no_cursor = || Problem::field("cursor", "cursor is not the next of another page");
         let cursor = cursor.map(|words| read_cursor(&words).ok_or_else(no_cursor)).transpose()?;
         let format = format.unwrap_or_else(|| ListFormat::from_headers(headers));
-        Ok(RecordParameters { filter, format, cursor, limit })
+        Ok(ParsedRecordsQuery { filter, format, cursor, limit })
     }
 }
 
@@ -148,7 +148,7 @@ fn read_cursor(words: &str) -> Option<RecordCursor> {
 
 impl Api {
     /// Returns the registered topics whose jobs the requester may see, in the order of their names.
-    pub(super) fn searched_topics(&self, requester: &Requester) -> Vec<SearchedTopic> {
+    pub(super) fn searched_topics(&self, requester: &CallerContext) -> Vec<SearchedTopic> {
         let topics = self.topics.borrow().clone();
         let mut names: Vec<TopicName> = topics.iter().map(|topic| topic.name.clone()).collect();
         names.retain(|name| requester.permits(RequiredAccess::Jobs(name.as_str())));
@@ -162,12 +162,12 @@ impl Api {
     /// Returns a page of records. `unknown` is the problem that the client gets instead of an empty list.
     async fn records(
         &self,
-        requester: Requester,
+        requester: CallerContext,
         topics: Vec<SearchedTopic>,
-        wanted: RecordParameters,
+        wanted: ParsedRecordsQuery,
         unknown: Option<Problem>,
     ) -> Result<ApiResponse, Problem> {
-        let RecordParameters { filter, format, cursor, limit } = wanted;
+        let ParsedRecordsQuery { filter, format, cursor, limit } = wanted;
         let query = RecordQuery { topics, filter, cursor, limit };
         let respond = move |found: store::Result<FoundRecords>| {
             let FoundRecords { records, next, looked_at, away } = found?;
@@ -187,10 +187,10 @@ impl Api {
 /// Shows how the jobs with one id ended, the latest first. If the id has no records, the list is empty.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
     params(schema::JobPathParameters),
-    responses((status = 200, body = RecordsOfId, description = "The records of the id"), schema::FindProblems))]
+    responses((status = 200, body = RecordsOfId, description = "The records of the id"), schema::LookupErrorResponses))]
 async fn story(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     JobInPath(key): JobInPath,
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = requester.sees_answers(&key.topic);
@@ -205,7 +205,7 @@ async fn story(
 /// Erases the records of an id. A job or a dead letter with this id stays.
 #[utoipa::path(delete, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "forget_job",
     params(schema::JobPathParameters),
-    responses((status = 200, body = Erased, description = "How many records were erased"), schema::FindProblems))]
+    responses((status = 200, body = Erased, description = "How many records were erased"), schema::LookupErrorResponses))]
 async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
     let ask = |reply: AnswerSender<_>| StoreRequest::forget(key, |_, erased| reply.with(erased));
     let erased = api.store_client.ask(0, ask).await??;
@@ -217,15 +217,15 @@ async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
 #[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", operation_id = "list_topic_records",
     params(schema::TopicPath, RecordsQuery),
     responses((status = 200, description = "A page of records", content(
-        (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
+        (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::LookupErrorResponses))]
 async fn list(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = RecordParameters::from_request(query.as_deref(), &headers)?;
+    let wanted = ParsedRecordsQuery::from_request(query.as_deref(), &headers)?;
     // The records of a removed topic can still be listed.
     let is_registered = api.topics.borrow().get(topic.as_str()).is_some();
     let unknown = (!is_registered).then(|| Problem::unknown_topic(&topic));
@@ -238,14 +238,14 @@ async fn list(
 #[utoipa::path(get, path = "/v1/records", tag = "records", operation_id = "list_records",
     params(RecordsQuery),
     responses((status = 200, description = "A page of records", content(
-        (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
+        (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::LookupErrorResponses))]
 async fn list_all(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = RecordParameters::from_request(query.as_deref(), &headers)?;
+    let wanted = ParsedRecordsQuery::from_request(query.as_deref(), &headers)?;
     let topics = api.searched_topics(&requester);
     api.records(requester, topics, wanted, None).await
 }
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_wrong_parameter_is_named_with_its_value() {
         let headers = HeaderMap::new();
-        let problem = |query: &str| RecordParameters::from_request(Some(query), &headers).err().unwrap();
+        let problem = |query: &str| ParsedRecordsQuery::from_request(Some(query), &headers).err().unwrap();
         for (query, field, part) in [
             ("outcome=done", "outcome", "\"done\", and not delivered"),
             ("status=1", "status", "\"1\", and not an HTTP status"),

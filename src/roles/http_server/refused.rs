@@ -8,7 +8,7 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use tokio::sync::Notify;
 
-use super::access::{AuthorizedMark, Peer};
+use super::access::{AuthenticatedMark, Peer};
 use super::problem::RefusalReason;
 use super::until;
 use model::excerpt::Excerpt;
@@ -52,7 +52,7 @@ impl RefusedRequests {
     /// Records a request with its id, if the answer says that the request was refused.
     pub(super) fn record(&self, asked: &RequestLine, response: &Response, id: &str) {
         let Some(reason) = response.extensions().get::<RefusalReason>() else { return };
-        let has_token = response.extensions().get::<AuthorizedMark>().is_some();
+        let has_token = response.extensions().get::<AuthenticatedMark>().is_some();
         lock(&self.log).record(asked.peer.source(), has_token, || asked.text(response, reason, id));
         self.begun.notify_one();
     }

@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admin_settings::AdminSettingsAccess;
-use super::api::{Api, Requester, TopicInPath};
+use super::api::{Api, CallerContext, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::condition::RevisionCondition;
@@ -244,10 +244,10 @@ impl Api {
 #[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
     params(schema::TopicPath, RemovalQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
     responses((status = 204, description = "The topic is removed"), (status = 200, body = RemovalCounts, description = "The topic and its jobs are removed"),
-        schema::ChangeProblems))]
+        schema::ChangeErrorResponses))]
 async fn delete(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,

@@ -160,7 +160,7 @@ fn is_final(status: StatusCode) -> bool {
 
 /// An extension of an answer: a part of the request could not be done now. The request may be sent again.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PartialResult;
+pub(super) struct PartialResultMark;
 
 /// Returns whether the answer contains a secret that must not be kept. This is a new token or a session cookie. It is
 /// also a topic's new secret, if the caller cannot be distinguished from other callers.
@@ -228,7 +228,7 @@ async fn done(
 ) -> Result<Response, Problem> {
     let response = answer.await;
     let small = response.body().size_hint().exact().is_some_and(|n| n <= ANSWER_MAX as u64);
-    let is_whole = response.extensions().get::<PartialResult>().is_none();
+    let is_whole = response.extensions().get::<PartialResultMark>().is_none();
     if !is_final(response.status()) || !small || !is_whole {
         return Ok(response);
     }

@@ -78,7 +78,7 @@ impl Api {
 /// Reports that a reserved job is done.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/ack", tag = "jobs", operation_id = "ack_job",
     params(schema::JobPathParameters, schema::IdempotencyKey), request_body = JobAck,
-    responses((status = 200, body = AckResponse, description = "The job is done"), schema::AckProblems))]
+    responses((status = 200, body = AckResponse, description = "The job is done"), schema::AckErrorResponses))]
 async fn ack(
     State(api): State<Api>,
     JobInPath(key): JobInPath,
@@ -92,7 +92,7 @@ async fn ack(
 /// Reports that a reserved job could not be done. The job is tried again, or becomes a dead letter.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/nack", tag = "jobs", operation_id = "nack_job",
     params(schema::JobPathParameters, schema::IdempotencyKey), request_body = JobNack,
-    responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
+    responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckErrorResponses))]
 async fn nack(
     State(api): State<Api>,
     JobInPath(key): JobInPath,
@@ -106,7 +106,7 @@ async fn nack(
 /// Gives the client more time for a reserved job.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/extend", tag = "jobs", operation_id = "extend_job",
     params(schema::JobPathParameters, schema::IdempotencyKey), request_body = JobExtend,
-    responses((status = 200, body = AckResponse, description = "The lease holds for longer"), schema::AckProblems))]
+    responses((status = 200, body = AckResponse, description = "The lease holds for longer"), schema::AckErrorResponses))]
 async fn extend(
     State(api): State<Api>,
     JobInPath(key): JobInPath,

@@ -13,10 +13,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Peer;
-use super::api::{Api, Requester, TopicInPath};
+use super::api::{Api, CallerContext, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
-use super::pool::{PoolHolder, ResourceShare};
+use super::pool::{PoolAllocation, PoolHolder};
 use super::presence::ClientPresence;
 use super::problem::Problem;
 use super::schema;
@@ -41,10 +41,10 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// time. The place is an extension of the request. A request that reserves jobs gives up its place, because it may wait
 /// for a long time. The requests that reserve jobs have a limit of their own.
 #[derive(Debug, Clone)]
-pub(super) struct RequestShare(Arc<Mutex<Option<ResourceShare>>>);
+pub(super) struct RequestShare(Arc<Mutex<Option<PoolAllocation>>>);
 
 impl RequestShare {
-    pub(super) fn new(place: Option<ResourceShare>) -> RequestShare {
+    pub(super) fn new(place: Option<PoolAllocation>) -> RequestShare {
         RequestShare(Arc::new(Mutex::new(place)))
     }
 
@@ -168,7 +168,7 @@ impl<'a> ReservedJob<'a> {
 }
 
 /// Where the handler waits for its answer. If the client goes away, the jobs that were leased for it are handed back.
-struct AnswerSlot {
+struct PendingReserve {
     answer: oneshot::Receiver<ReserveAnswer>,
     /// The jobs of the answer, until the handler takes them.
     jobs: Vec<ReservedLease>,
@@ -176,7 +176,7 @@ struct AnswerSlot {
     _waiting: ReserveHandle,
 }
 
-impl AnswerSlot {
+impl PendingReserve {
     /// Waits for the answer. A client that does not listen any more gets only the jobs that cannot be handed back.
     /// None: the thread that serves clients that reserve (`PullHandle`) has ended.
     async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<ReservedLease>, StoreError>> {
@@ -204,7 +204,7 @@ impl AnswerSlot {
     }
 }
 
-impl Drop for AnswerSlot {
+impl Drop for PendingReserve {
     fn drop(&mut self) {
         self.answer.close();
         if let Ok(Ok(jobs)) = self.answer.try_recv() {
@@ -266,7 +266,7 @@ impl Api {
 
     async fn reserved(
         &self,
-        requester: Requester,
+        requester: CallerContext,
         (place, client): (&RequestShare, &ClientPresence),
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
@@ -280,7 +280,7 @@ impl Api {
     }
 
     /// Takes one of the places for clients that reserve jobs.
-    pub(super) fn reserve_place(&self, holder: Option<PoolHolder>) -> Result<ResourceShare, Problem> {
+    pub(super) fn reserve_place(&self, holder: Option<PoolHolder>) -> Result<PoolAllocation, Problem> {
         let detail =
             "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
         self.reserves.take(holder, 1).ok_or_else(|| Problem::unavailable("busy", detail))
@@ -294,7 +294,8 @@ impl Api {
     ) -> Result<Vec<ReservedLease>, Problem> {
         let (to, answer) = oneshot::channel();
         let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
-        let mut slot = AnswerSlot { answer, jobs: Vec::new(), pull: self.pull.clone(), _waiting: waiting };
+        let mut slot =
+            PendingReserve { answer, jobs: Vec::new(), pull: self.pull.clone(), _waiting: waiting };
         let Some(answer) = slot.wait(client).await else {
             return Err(Problem::unavailable("unknown", "nobody has answered the reserve"));
         };
@@ -311,13 +312,13 @@ impl Api {
 #[utoipa::path(post, path = "/v1/topics/{topic}/reserve", tag = "jobs", operation_id = "reserve_jobs",
     params(schema::TopicPath, schema::IdempotencyKey),
     request_body(content = Option<ReserveRequest>, content_type = "application/json"),
-    responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]
+    responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveErrorResponses))]
 async fn reserve(
     State(api): State<Api>,
     Extension(place): Extension<RequestShare>,
     Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(topic): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
@@ -332,13 +333,13 @@ async fn reserve(
 /// Reserves jobs of several topics, in the order of preference.
 #[utoipa::path(post, path = "/v1/reserve", tag = "jobs", operation_id = "reserve_jobs_of_several",
     params(schema::IdempotencyKey), request_body = ReserveOfSeveralRequest,
-    responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]
+    responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveErrorResponses))]
 async fn reserve_of_several(
     State(api): State<Api>,
     Extension(place): Extension<RequestShare>,
     Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
-    requester: Requester,
+    requester: CallerContext,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let ReserveOfSeveralRequest { topics, max, wait, lease, consumer } = typed_body::read(&json)?;

@@ -70,7 +70,7 @@ fn advice(topic: &Topic) -> String {
 /// Gives a topic a new secret, and shows it once. The old secrets sign for some more time, and then end.
 #[utoipa::path(post, path = "/v1/topics/{topic}/rotate-secret", tag = "topics", operation_id = "rotate_secret",
     params(schema::TopicPath, schema::IdempotencyKey), request_body = Option<RotationRequest>,
-    responses((status = 200, body = RotationResponse, description = "The new secret"), schema::ChangeProblems))]
+    responses((status = 200, body = RotationResponse, description = "The new secret"), schema::ChangeErrorResponses))]
 async fn rotate(
     State(api): State<Api>,
     TopicInPath(name): TopicInPath,

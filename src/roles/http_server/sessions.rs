@@ -14,7 +14,7 @@ use model::settings::Settings;
 const KEY_MOST: u64 = 4096;
 
 /// How sessions are recognized.
-pub(super) struct Sessions {
+pub(super) struct SessionSettings {
     pub key: SessionKey,
     /// The name of the cookie.
     pub cookie: String,
@@ -22,10 +22,10 @@ pub(super) struct Sessions {
     pub is_secure: bool,
 }
 
-impl Sessions {
+impl SessionSettings {
     /// Reads the key. If the configuration names no file for the key, and there is no key yet, dq makes one. None:
     /// there is no console.
-    pub(super) fn load(settings: &Settings) -> Result<Option<Sessions>> {
+    pub(super) fn load(settings: &Settings) -> Result<Option<SessionSettings>> {
         let http = &settings.http;
         if !http.console {
             return Ok(None);
@@ -38,7 +38,7 @@ impl Sessions {
             }
         };
         let is_secure = http.tls.is_some();
-        Ok(Some(Sessions { key, cookie: session::cookie(http.listen, is_secure), is_secure }))
+        Ok(Some(SessionSettings { key, cookie: session::cookie(http.listen, is_secure), is_secure }))
     }
 }
 

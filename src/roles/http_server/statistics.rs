@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Requester};
+use super::api::{Api, CallerContext};
 use super::api_response::ApiResponse;
 use super::input::{parameters, short};
 use super::metrics::PATIENCE;
@@ -148,10 +148,10 @@ impl Api {
 /// each day. With `lateness`, also shows how late attempts of this host began.
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
     params(schema::StatsQuery),
-    responses((status = 200, body = Stats, description = "The jobs by topic"), schema::FindProblems))]
+    responses((status = 200, body = Stats, description = "The jobs by topic"), schema::LookupErrorResponses))]
 async fn stats(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let StatsOptions { days, lateness } = StatsOptions::from_query(query.as_deref().unwrap_or_default())?;

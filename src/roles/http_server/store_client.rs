@@ -16,22 +16,22 @@ use super::api_response::ApiResponse;
 use super::pool::PoolHolder;
 use super::problem::Problem;
 use model::job::JobKey;
-use role::submit::{RequestSource, STORE_TIMEOUT, StoreRequest, Submitter};
+use role::submit::{Frontend, STORE_TIMEOUT, StoreRequest, Submitter};
 use role::{Context, lock};
 
 /// The part of the HTTP port that the store's threads use.
-struct HttpRequestSource {
+struct HttpFrontend {
     answers: Arc<Notify>,
 }
 
-impl RequestSource for HttpRequestSource {
+impl Frontend for HttpFrontend {
     /// The sequence of a request. Requests about the same job have the same sequence, so that no request overtakes an
     /// earlier request that hangs. Other requests have no order.
-    type Ticket = u64;
+    type ReplyAddress = u64;
     type Response = AnswerDelivery;
 
-    fn sequence(ticket: &u64) -> u64 {
-        *ticket
+    fn sequence(reply_to: &u64) -> u64 {
+        *reply_to
     }
 
     fn bytes(delivery: &AnswerDelivery) -> usize {
@@ -83,9 +83,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Passes requests to the store's threads. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct StoreClient {
-    submits: Arc<Mutex<Submitter<HttpRequestSource>>>,
+    submits: Arc<Mutex<Submitter<HttpFrontend>>>,
     /// For long reads.
-    reads: Arc<Mutex<Submitter<HttpRequestSource>>>,
+    reads: Arc<Mutex<Submitter<HttpFrontend>>>,
     /// The turns of each client for long reads. A client without a long read has no entry.
     turns: Arc<Mutex<HashMap<PoolHolder, Arc<Semaphore>>>>,
     answers: Arc<Notify>,
@@ -96,7 +96,7 @@ pub(super) struct StoreClient {
 impl StoreClient {
     pub(super) fn start(context: &mut Context) -> Result<StoreClient> {
         let answers = Arc::new(Notify::new());
-        let asker = || HttpRequestSource { answers: Arc::clone(&answers) };
+        let asker = || HttpFrontend { answers: Arc::clone(&answers) };
         let submits = Submitter::start(context.lanes()?, asker(), || context.store())?;
         let reads = Submitter::start_reader(context.lanes()?, asker(), context.store()?)?;
         let (submits, reads) = (Arc::new(Mutex::new(submits)), Arc::new(Mutex::new(reads)));
@@ -166,7 +166,7 @@ impl StoreClient {
 
     async fn ask_on<T: Send + 'static>(
         &self,
-        submits: &Mutex<Submitter<HttpRequestSource>>,
+        submits: &Mutex<Submitter<HttpFrontend>>,
         bytes: usize,
         make: impl FnOnce(AnswerSender<T>) -> StoreRequest<AnswerDelivery>,
     ) -> Result<T, Problem> {

@@ -159,7 +159,7 @@ struct TokenList<'a> {
 
 /// Lists all tokens, without their secrets. Accounts are not listed here.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens",
-    responses((status = 200, body = TokenList, description = "All tokens"), schema::ReadProblems))]
+    responses((status = 200, body = TokenList, description = "All tokens"), schema::ReadErrorResponses))]
 async fn list(State(api): State<Api>) -> Json<Value> {
     let tokens = api.tokens.borrow().clone();
     let shown = tokens.iter().filter(|token| !token.is_account());
@@ -170,7 +170,7 @@ async fn list(State(api): State<Api>) -> Json<Value> {
 /// Makes a token, and shows its secret. The secret is shown only once.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
     request_body(content = NewToken, content_type = "application/json"),
-    responses((status = 201, body = TokenResponse, description = "The token with its secret"), schema::ChangeProblems))]
+    responses((status = 201, body = TokenResponse, description = "The token with its secret"), schema::ChangeErrorResponses))]
 async fn create(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
@@ -195,7 +195,7 @@ async fn create(
 /// Revokes a token.
 #[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens", operation_id = "revoke_token",
     params(schema::TokenPath),
-    responses((status = 204, description = "The token is revoked"), schema::FindProblems))]
+    responses((status = 204, description = "The token is revoked"), schema::LookupErrorResponses))]
 async fn revoke(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,

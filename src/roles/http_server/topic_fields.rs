@@ -50,13 +50,13 @@ impl<'a> RawFields<'a> {
 }
 
 /// The settings of a topic in a request. A setting that the request does not name stays as it is, or gets its default.
-pub(super) struct TopicPatch<'a>(RawFields<'a>);
+pub(super) struct TopicFields<'a>(RawFields<'a>);
 
-impl<'a> TopicPatch<'a> {
-    pub(super) fn read(json: &'a [u8]) -> Result<TopicPatch<'a>, Problem> {
+impl<'a> TopicFields<'a> {
+    pub(super) fn read(json: &'a [u8]) -> Result<TopicFields<'a>, Problem> {
         let settings = Topic::SETTINGS.iter().map(|setting| setting.name);
         let known: Vec<&str> = std::iter::once("name").chain(settings).collect();
-        RawFields::read(json, &known).map(TopicPatch)
+        RawFields::read(json, &known).map(TopicFields)
     }
 
     /// Returns the name from the body or from the path. A name that differs from the name in the path is an error.
@@ -130,7 +130,7 @@ mod tests {
     use model::topic::TopicStatus;
 
     fn topic(json: &str, was: &Topic) -> Result<Topic, String> {
-        let parts = TopicPatch::read(json.as_bytes()).map_err(|p| p.detail)?;
+        let parts = TopicFields::read(json.as_bytes()).map_err(|p| p.detail)?;
         parts.topic(was.clone()).map_err(|p| p.detail)
     }
 

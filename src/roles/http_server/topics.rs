@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admin_settings::AdminSettingsAccess;
-use super::api::{Api, Requester, TopicInPath};
+use super::api::{Api, CallerContext, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
@@ -18,7 +18,7 @@ use super::condition::RevisionCondition;
 use super::credentials;
 use super::problem::Problem;
 use super::schema;
-use super::topic_fields::TopicPatch;
+use super::topic_fields::TopicFields;
 use super::topic_shown::{PausesAndCircuits, TopicList, TopicResponse, TopicSource};
 use model::job::TopicName;
 use model::scope::RequiredAccess;
@@ -36,7 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// The result of a change of a topic.
-struct WrittenTopic {
+struct TopicChangeResult {
     topic: Topic,
     revision: Revision,
     created: bool,
@@ -44,13 +44,13 @@ struct WrittenTopic {
 
 /// The result of a write, if the registry has answered. A write may be refused because of the topic that was there
 /// before.
-type WriteResult = Result<WrittenTopic, Problem>;
+type WriteResult = Result<TopicChangeResult, Problem>;
 
-impl WrittenTopic {
+impl TopicChangeResult {
     /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
     fn response(
         &self,
-        requester: &Requester,
+        requester: &CallerContext,
         held: &PausesAndCircuits,
         created: StatusCode,
         fields: &str,
@@ -69,7 +69,7 @@ impl Api {
     /// Returns a topic as the requester may see it.
     fn topic_response(
         &self,
-        requester: &Requester,
+        requester: &CallerContext,
         topic: &Topic,
         source: TopicSource,
         revision: Option<Revision>,
@@ -112,7 +112,7 @@ impl Api {
         &self,
         name: &TopicName,
         step: impl Fn(&mut dyn Registry) -> Result<WriteResult, RegistryError> + Send + 'static,
-    ) -> Result<WrittenTopic, Problem> {
+    ) -> Result<TopicChangeResult, Problem> {
         let written = self.registrar.change(move |registry| step(registry)).await??;
         self.seen(name, Some(&written.topic)).await;
         Ok(written)
@@ -134,8 +134,8 @@ pub(super) fn found(
 
 /// Lists all topics of the configuration file and of the registry, by name.
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
-    responses((status = 200, body = TopicList, description = "All topics"), schema::ReadProblems))]
-async fn list(State(api): State<Api>, requester: Requester) -> Result<ApiResponse, Problem> {
+    responses((status = 200, body = TopicList, description = "All topics"), schema::ReadErrorResponses))]
+async fn list(State(api): State<Api>, requester: CallerContext) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.is_of_file(name);
     let mut topics: Vec<TopicResponse> = api
         .settings
@@ -177,10 +177,10 @@ async fn list(State(api): State<Api>, requester: Requester) -> Result<ApiRespons
 #[utoipa::path(get, path = "/v1/topics/{topic}", tag = "topics", operation_id = "get_topic",
     params(schema::TopicPath),
     responses((status = 200, body = TopicResponse, description = "The topic", headers(("ETag" = String, description = "The revision, for If-Match"))),
-        schema::FindProblems))]
+        schema::LookupErrorResponses))]
 async fn show(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
 ) -> Result<ApiResponse, Problem> {
     let paused = api.paused().await;
@@ -219,13 +219,13 @@ async fn show(
     params(schema::IdempotencyKey), request_body = schema::TopicRequestSchema,
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
-        schema::ChangeProblems))]
+        schema::ChangeErrorResponses))]
 async fn create(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     body: JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let parts = TopicPatch::read(&body.0)?;
+    let parts = TopicFields::read(&body.0)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
     AdminSettingsAccess::for_requester(&requester, &api.topics.borrow()).check(None, &mut topic)?;
@@ -236,7 +236,7 @@ async fn create(
     api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {
         let revision = registry.put(&topic, Expected::Absent)?;
-        Ok(Ok(WrittenTopic { topic: topic.clone(), revision, created: true }))
+        Ok(Ok(TopicChangeResult { topic: topic.clone(), revision, created: true }))
     };
     let written = api.write(&name, write).await?;
     Ok(written.response(&requester, &api.paused().await, StatusCode::CREATED, ""))
@@ -249,16 +249,16 @@ async fn create(
         ("If-None-Match" = Option<String>, Header, description = "With *, registers the topic only if it does not exist")),
     request_body = schema::TopicRequestSchema,
     responses((status = 201, body = TopicResponse, description = "The topic is new"), (status = 200, body = TopicResponse, description = "The topic is replaced"),
-        schema::ChangeProblems))]
+        schema::ChangeErrorResponses))]
 async fn put(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let condition = RevisionCondition::from_headers(&headers)?;
-    let parts = TopicPatch::read(&json)?;
+    let parts = TopicFields::read(&json)?;
     let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
@@ -285,7 +285,7 @@ async fn put(
             };
             match registry.put(&topic, expected) {
                 Ok(revision) => {
-                    return Ok(Ok(WrittenTopic { topic, revision, created: there.is_none() }));
+                    return Ok(Ok(TopicChangeResult { topic, revision, created: there.is_none() }));
                 }
                 Err(RegistryError::Exists(_) | RegistryError::Changed(_) | RegistryError::NotFound(_))
                     if tries < TRIES => {}
@@ -301,16 +301,16 @@ async fn put(
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", operation_id = "change_topic",
     params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Changes the topic only if it has this revision, in quotes")),
     request_body = schema::TopicRequestSchema,
-    responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeProblems))]
+    responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeErrorResponses))]
 async fn patch(
     State(api): State<Api>,
-    requester: Requester,
+    requester: CallerContext,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let condition = RevisionCondition::from_headers(&headers)?;
-    let parts = TopicPatch::read(&json)?;
+    let parts = TopicFields::read(&json)?;
     parts.name(Some(&name))?;
     api.check_writable(&name)?;
     if let Some(callback) = parts.callback()? {
@@ -329,7 +329,7 @@ async fn patch(
             let mut topic = there.topic;
             topic.drop_ended_secrets(host::now_ms());
             // The changed fields may be invalid in combination with the unchanged fields.
-            let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(topic));
+            let patched = TopicFields::read(&json).and_then(|parts| parts.topic(topic));
             let checked = patched.and_then(|topic| checks.can_give(topic)).and_then(|mut topic| {
                 if !sees_credentials {
                     credentials::restore(&before, &mut topic);
@@ -341,7 +341,7 @@ async fn patch(
                 Err(problem) => return Ok(Err(problem)),
             };
             match registry.put(&topic, Expected::At(there.revision)) {
-                Ok(revision) => return Ok(Ok(WrittenTopic { topic, revision, created: false })),
+                Ok(revision) => return Ok(Ok(TopicChangeResult { topic, revision, created: false })),
                 Err(RegistryError::Changed(_)) if tries < TRIES => {}
                 Err(e) => return Err(e),
             }

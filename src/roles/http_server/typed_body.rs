@@ -135,19 +135,19 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum ExampleColor {
+    enum TestColor {
         Red,
         Green,
     }
 
     #[derive(Debug, Default, Deserialize)]
     #[serde(deny_unknown_fields, default)]
-    struct ExampleBody<'a> {
+    struct TestBody<'a> {
         delay: Option<JsonDuration>,
         at: Option<UnixMs>,
         number: Option<BoundedNumber<1, 1000>>,
         #[serde(deserialize_with = "word")]
-        color: Option<ExampleColor>,
+        color: Option<TestColor>,
         #[serde(borrow, deserialize_with = "given")]
         any: Option<&'a RawValue>,
         text: Option<String>,
@@ -156,12 +156,12 @@ mod tests {
     #[test]
     fn a_body_is_read_and_a_null_is_a_missing_field() {
         let json = br#"{"delay":"1m","at":1800000000000,"number":3,"color":"red","any":null,"text":null}"#;
-        let body: ExampleBody<'_> = read(json).unwrap();
+        let body: TestBody<'_> = read(json).unwrap();
         assert_eq!(body.delay, Some(JsonDuration(Duration::from_secs(60))));
         assert_eq!((body.at, body.number), (Some(UnixMs(1_800_000_000_000)), Some(BoundedNumber(3))));
-        assert!(matches!(body.color, Some(ExampleColor::Red)) && body.text.is_none());
+        assert!(matches!(body.color, Some(TestColor::Red)) && body.text.is_none());
         assert_eq!(body.any.unwrap().get(), "null");
-        let nothing: ExampleBody<'_> = read_or_empty(b"").unwrap();
+        let nothing: TestBody<'_> = read_or_empty(b"").unwrap();
         assert!(nothing.any.is_none() && nothing.delay.is_none() && nothing.color.is_none());
     }
 
@@ -183,14 +183,14 @@ mod tests {
                 ["is unknown here", "delay, at, number, color, any, text only"],
             ),
         ] {
-            let problem = read::<ExampleBody<'_>>(json.as_bytes()).unwrap_err();
+            let problem = read::<TestBody<'_>>(json.as_bytes()).unwrap_err();
             assert_eq!(problem.named_field(), Some(field), "{json}: {}", problem.detail);
             for part in parts {
                 assert!(problem.detail.contains(part), "{json}: {}", problem.detail);
             }
         }
         for json in ["", "[]", "3", "{", r#"{"text":"a"} x"#, r#"{"text":"a","text":"b"}"#] {
-            let problem = read::<ExampleBody<'_>>(json.as_bytes()).unwrap_err();
+            let problem = read::<TestBody<'_>>(json.as_bytes()).unwrap_err();
             assert_eq!(problem.named_field(), None, "{json}: {}", problem.detail);
             assert!(problem.detail.contains("not a JSON object"), "{json}: {}", problem.detail);
         }

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::pool::{PoolHolder, ResourcePool, ResourceShare};
+use super::pool::{PoolAllocation, PoolHolder, ResourcePool};
 use super::problem::Problem;
 
 /// The maximum size of an answer that does not count, in bytes. Small answers need no other limit: each connection has
@@ -25,7 +25,7 @@ pub(super) fn pool() -> ResourcePool {
 /// written.
 struct AnswerBytes {
     bytes: Bytes,
-    _part: ResourceShare,
+    _part: PoolAllocation,
 }
 
 impl AsRef<[u8]> for AnswerBytes {
@@ -36,7 +36,7 @@ impl AsRef<[u8]> for AnswerBytes {
 
 /// What is known about the answer before the request is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AnswerKind {
+pub(super) enum RequestEffect {
     /// The answer only shows something, so it can be replaced by a refusal.
     Shows,
     /// The answer says what was changed, so it is never replaced.
@@ -45,19 +45,19 @@ pub(super) enum AnswerKind {
     ChangedBatch,
 }
 
-impl AnswerKind {
-    pub(super) fn to_request<B>(request: &Request<B>) -> AnswerKind {
+impl RequestEffect {
+    pub(super) fn to_request<B>(request: &Request<B>) -> RequestEffect {
         match request.method() {
-            &Method::GET => AnswerKind::Shows,
-            _ if request.uri().path().ends_with("/batch") => AnswerKind::ChangedBatch,
-            _ => AnswerKind::Changed,
+            &Method::GET => RequestEffect::Shows,
+            _ if request.uri().path().ends_with("/batch") => RequestEffect::ChangedBatch,
+            _ => RequestEffect::Changed,
         }
     }
 
     /// Returns the refusal of a batch if the pool has no room for its answer. A refused batch has changed nothing.
     pub(super) fn refusal(self, pool: &ResourcePool, holder: Option<&PoolHolder>) -> Option<Response> {
         let is_full =
-            self == AnswerKind::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
+            self == RequestEffect::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
         is_full.then(|| busy("read the others first. Nothing was changed").into_response())
     }
 }
@@ -72,7 +72,7 @@ fn busy(advice: &str) -> Problem {
 /// beyond the limit. Then the next batches are refused before they begin. So only batches that were already running can
 /// exceed the limit. The limit of memory for bodies also limits the number of running batches.
 pub(super) async fn bound(
-    kind: AnswerKind,
+    kind: RequestEffect,
     answer: Response,
     pool: &ResourcePool,
     holder: Option<PoolHolder>,
@@ -82,11 +82,11 @@ pub(super) async fn bound(
     };
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let part = match kind {
-        AnswerKind::Shows => match pool.take(holder, length) {
+        RequestEffect::Shows => match pool.take(holder, length) {
             Some(part) => part,
             None => return Ok(busy("read the others first, or ask for less").into_response()),
         },
-        AnswerKind::Changed | AnswerKind::ChangedBatch => pool.take_beyond(holder, length),
+        RequestEffect::Changed | RequestEffect::ChangedBatch => pool.take_beyond(holder, length),
     };
     let (head, body) = answer.into_parts();
     let body = match to_bytes(body, usize::MAX).await {
@@ -100,11 +100,11 @@ pub(super) async fn bound(
 mod tests {
     use super::*;
 
-    fn request(method: Method, path: &str) -> AnswerKind {
-        AnswerKind::to_request(&Request::builder().method(method).uri(path).body(()).unwrap())
+    fn request(method: Method, path: &str) -> RequestEffect {
+        RequestEffect::to_request(&Request::builder().method(method).uri(path).body(()).unwrap())
     }
 
-    async fn answer(kind: AnswerKind, bytes: usize, pool: &ResourcePool) -> Response {
+    async fn answer(kind: RequestEffect, bytes: usize, pool: &ResourcePool) -> Response {
         let Ok(answer) = bound(kind, Response::new(Body::from(vec![0; bytes])), pool, None).await;
         answer
     }
@@ -113,14 +113,20 @@ mod tests {
     async fn answers_about_changes_count_and_batches_then_wait() {
         let pool = ResourcePool::new(1 << 20, 1 << 20);
         let batch = request(Method::POST, "/v1/topics/t/jobs/batch");
-        assert_eq!((batch, request(Method::GET, "/v1/stats")), (AnswerKind::ChangedBatch, AnswerKind::Shows));
+        assert_eq!(
+            (batch, request(Method::GET, "/v1/stats")),
+            (RequestEffect::ChangedBatch, RequestEffect::Shows)
+        );
         assert!(batch.refusal(&pool, None).is_none());
         let first = answer(batch, 1 << 20, &pool).await;
         // This batch was already running when the pool became full.
         let second = answer(batch, 1 << 20, &pool).await;
         assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
         assert_eq!(batch.refusal(&pool, None).map(|r| r.status()), Some(StatusCode::SERVICE_UNAVAILABLE));
-        assert_eq!(answer(AnswerKind::Shows, 1 << 20, &pool).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            answer(RequestEffect::Shows, 1 << 20, &pool).await.status(),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
         // A single job has a small answer.
         assert!(request(Method::POST, "/v1/topics/t/jobs").refusal(&pool, None).is_none());
         drop(first);

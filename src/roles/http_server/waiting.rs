@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use serde::Serialize;
 
-use super::api::{Api, Requester};
+use super::api::{Api, CallerContext};
 use super::nodes::on_thread;
 use super::store_client::AnswerSender;
 use host::now_ms;
@@ -16,7 +16,7 @@ use model::job::{State, TopicName};
 use model::scope::RequiredAccess;
 use model::settings::HostLimit;
 use model::topic::Rate;
-use model::waiting::{CircuitReason, HostUse, Pause, RateUse, WaitingJob, WaitingReason, WaitingTopic};
+use model::waiting::{HostUse, Pause, RateUse, UnclosedCircuit, WaitingJob, WaitingReason, WaitingTopic};
 use role::submit::StoreRequest;
 use store::{CircuitState, CircuitView, LimitQuery, LimitUse, StoredJob};
 use telemetry::history;
@@ -51,7 +51,11 @@ impl WaitingResponse {
 
 impl Api {
     /// Returns why a job waits. None: the job does not wait.
-    pub(super) async fn waiting(&self, view: &StoredJob, requester: &Requester) -> Option<WaitingResponse> {
+    pub(super) async fn waiting(
+        &self,
+        view: &StoredJob,
+        requester: &CallerContext,
+    ) -> Option<WaitingResponse> {
         if matches!(view.state, State::Leased | State::Dead) {
             return None;
         }
@@ -71,7 +75,7 @@ impl Api {
     }
 
     /// Returns the reasons why all jobs of a topic wait.
-    async fn topic_reasons(&self, name: &TopicName, requester: &Requester) -> WaitingTopic {
+    async fn topic_reasons(&self, name: &TopicName, requester: &CallerContext) -> WaitingTopic {
         let held_back = self.paused().await;
         let (is_paused, circuit) = held_back.state_of(name.as_str()).unwrap_or_default();
         let pause = match is_paused {
@@ -83,7 +87,7 @@ impl Api {
     }
 
     /// Returns what the audit log says about the pause of a topic. Only administrators see who paused it.
-    async fn pause_of(&self, name: &TopicName, requester: &Requester) -> Pause {
+    async fn pause_of(&self, name: &TopicName, requester: &CallerContext) -> Pause {
         // The log has the latest entry first. A repeated pause changes nothing, so the earliest pause since the last
         // resume counts.
         let entries = self.audit_of_topic(name).await.into_iter();
@@ -181,8 +185,8 @@ impl Api {
     }
 }
 
-fn circuit_reason(view: &CircuitView) -> CircuitReason {
-    CircuitReason {
+fn circuit_reason(view: &CircuitView) -> UnclosedCircuit {
+    UnclosedCircuit {
         since_ms: view.since_ms,
         until_ms: view.until_ms,
         is_half_open: view.state == CircuitState::HalfOpen,

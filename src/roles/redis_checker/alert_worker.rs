@@ -26,7 +26,7 @@ use model::job::TopicName;
 use model::notice::{AlertLedger, DeadJob, JOBS_NAMED, Message, MessageTiming, Notice, Recipient};
 use model::settings::Settings;
 use model::status::Finding;
-use role::{self, Context, LiveTopics, lock};
+use role::{self, Context, RegistryView, lock};
 use store::{self, StoredJob};
 use telemetry::counters;
 
@@ -162,7 +162,7 @@ struct AlertWorker {
     settings: Arc<Settings>,
     zone: TimeZone,
     senders: Senders,
-    topics: LiveTopics,
+    topics: RegistryView,
     php: SharedPhpMail,
     shared: Arc<SharedState>,
     /// The worker that sends has this lock.

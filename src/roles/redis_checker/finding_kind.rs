@@ -17,7 +17,7 @@ pub(super) enum FindingKind {
     RegistryAway,
     SpoolWaits,
     OutboxWaits,
-    Node(String, NodeCondition),
+    Node(String, NodeFindingKind),
     TopicLate(String),
     CircuitOpen(String),
     JobsStranded(String),
@@ -29,7 +29,7 @@ pub(super) enum FindingKind {
 
 /// Something that can be wrong with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NodeCondition {
+pub(super) enum NodeFindingKind {
     Down,
     Replica,
     Evicts,
@@ -44,20 +44,20 @@ pub(super) enum NodeCondition {
     NotDurable,
 }
 
-impl NodeCondition {
-    const ALL: [NodeCondition; 12] = [
-        NodeCondition::Down,
-        NodeCondition::Replica,
-        NodeCondition::Evicts,
-        NodeCondition::NotPersistent,
-        NodeCondition::PersistenceFails,
-        NodeCondition::MemoryShort,
-        NodeCondition::Emptied,
-        NodeCondition::ReplicaLost,
-        NodeCondition::ClockOff,
-        NodeCondition::SlotsAway,
-        NodeCondition::Older,
-        NodeCondition::NotDurable,
+impl NodeFindingKind {
+    const ALL: [NodeFindingKind; 12] = [
+        NodeFindingKind::Down,
+        NodeFindingKind::Replica,
+        NodeFindingKind::Evicts,
+        NodeFindingKind::NotPersistent,
+        NodeFindingKind::PersistenceFails,
+        NodeFindingKind::MemoryShort,
+        NodeFindingKind::Emptied,
+        NodeFindingKind::ReplicaLost,
+        NodeFindingKind::ClockOff,
+        NodeFindingKind::SlotsAway,
+        NodeFindingKind::Older,
+        NodeFindingKind::NotDurable,
     ];
 }
 
@@ -91,7 +91,7 @@ impl FindingKind {
         let Finding { node, topic, process, .. } = finding.clone();
         let general = FindingKind::GENERAL.into_iter();
         let of_node = node.into_iter().flat_map(|node| {
-            NodeCondition::ALL.into_iter().map(move |what| FindingKind::Node(node.clone(), what))
+            NodeFindingKind::ALL.into_iter().map(move |what| FindingKind::Node(node.clone(), what))
         });
         let of_topic = topic
             .into_iter()
@@ -121,18 +121,18 @@ impl FindingKind {
             FindingKind::ProcessRestarting(_) => "process_restarting",
             FindingKind::AlertsNotSent => "alerts_not_sent",
             FindingKind::Node(_, what) => match what {
-                NodeCondition::Down => "node_down",
-                NodeCondition::Replica => "node_is_replica",
-                NodeCondition::Evicts => "node_evicts",
-                NodeCondition::NotPersistent => "node_not_persistent",
-                NodeCondition::PersistenceFails => "node_persistence_fails",
-                NodeCondition::MemoryShort => "node_memory_short",
-                NodeCondition::Emptied => "node_emptied",
-                NodeCondition::ReplicaLost => "node_replica_lost",
-                NodeCondition::ClockOff => "node_clock_off",
-                NodeCondition::SlotsAway => "node_slots_away",
-                NodeCondition::Older => "node_older",
-                NodeCondition::NotDurable => "node_not_durable",
+                NodeFindingKind::Down => "node_down",
+                NodeFindingKind::Replica => "node_is_replica",
+                NodeFindingKind::Evicts => "node_evicts",
+                NodeFindingKind::NotPersistent => "node_not_persistent",
+                NodeFindingKind::PersistenceFails => "node_persistence_fails",
+                NodeFindingKind::MemoryShort => "node_memory_short",
+                NodeFindingKind::Emptied => "node_emptied",
+                NodeFindingKind::ReplicaLost => "node_replica_lost",
+                NodeFindingKind::ClockOff => "node_clock_off",
+                NodeFindingKind::SlotsAway => "node_slots_away",
+                NodeFindingKind::Older => "node_older",
+                NodeFindingKind::NotDurable => "node_not_durable",
             },
         }
     }
@@ -167,7 +167,7 @@ impl FindingKind {
 
     /// Whether acknowledged jobs may be lost.
     pub(super) fn loses_jobs(&self) -> bool {
-        use NodeCondition::{Emptied, Evicts, NotPersistent, PersistenceFails};
+        use NodeFindingKind::{Emptied, Evicts, NotPersistent, PersistenceFails};
         matches!(
             self,
             FindingKind::FileMissing
@@ -206,18 +206,18 @@ impl fmt::Display for FindingKind {
             FindingKind::AlertsNotSent => "alerts cannot be sent",
             FindingKind::Node(name, what) => {
                 let text = match what {
-                    NodeCondition::Down => "is down",
-                    NodeCondition::Replica => "is a replica, which takes no jobs",
-                    NodeCondition::Evicts => "may evict jobs when its memory is full",
-                    NodeCondition::NotPersistent => "keeps nothing on a disk",
-                    NodeCondition::PersistenceFails => "cannot write to its disk",
-                    NodeCondition::MemoryShort => "is short of memory",
-                    NodeCondition::Emptied => "has lost its jobs",
-                    NodeCondition::ReplicaLost => "has lost a replica",
-                    NodeCondition::ClockOff => "has another clock than this host",
-                    NodeCondition::SlotsAway => "does not serve all of its slots",
-                    NodeCondition::Older => "has older data than the other nodes, and is not used",
-                    NodeCondition::NotDurable => "cannot keep jobs as safe as is asked",
+                    NodeFindingKind::Down => "is down",
+                    NodeFindingKind::Replica => "is a replica, which takes no jobs",
+                    NodeFindingKind::Evicts => "may evict jobs when its memory is full",
+                    NodeFindingKind::NotPersistent => "keeps nothing on a disk",
+                    NodeFindingKind::PersistenceFails => "cannot write to its disk",
+                    NodeFindingKind::MemoryShort => "is short of memory",
+                    NodeFindingKind::Emptied => "has lost its jobs",
+                    NodeFindingKind::ReplicaLost => "has lost a replica",
+                    NodeFindingKind::ClockOff => "has another clock than this host",
+                    NodeFindingKind::SlotsAway => "does not serve all of its slots",
+                    NodeFindingKind::Older => "has older data than the other nodes, and is not used",
+                    NodeFindingKind::NotDurable => "cannot keep jobs as safe as is asked",
                 };
                 return write!(f, "node {name} {text}");
             }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn every_condition_is_an_alert_kind_and_is_found_by_its_finding() {
-        let nodes = NodeCondition::ALL.into_iter().map(|what| FindingKind::Node("r1".into(), what));
+        let nodes = NodeFindingKind::ALL.into_iter().map(|what| FindingKind::Node("r1".into(), what));
         let topics = FindingKind::OF_TOPICS.map(|condition| condition("t".into()));
         let others = topics.into_iter().chain([FindingKind::ProcessRestarting("dq-timer-0".into())]);
         let all: Vec<FindingKind> = FindingKind::GENERAL.into_iter().chain(nodes).chain(others).collect();

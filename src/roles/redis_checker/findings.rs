@@ -131,7 +131,7 @@ fn reserve(draft: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding_kind::NodeCondition;
+    use super::super::finding_kind::NodeFindingKind;
     use super::*;
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
     fn what_was_open_before_a_restart_stays_so_and_is_not_told_anew() {
         let found = |node: &str| {
             FoundConditions::from([(
-                FindingKind::Node(node.into(), NodeCondition::Down),
+                FindingKind::Node(node.into(), NodeFindingKind::Down),
                 "refused".to_owned(),
             )])
         };

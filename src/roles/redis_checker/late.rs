@@ -16,7 +16,7 @@ use super::quotas::{TopicUsage, held, nearly_used};
 use super::stranded::{WaitingJobs, problems, stranded};
 use host::now_ms;
 use model::job::TopicName;
-use model::topic::NotDelivered;
+use model::topic::TopicNonDeliveryReason;
 use role::{self, Context, lock};
 use store::{self, CircuitState, Counts, OutboxState, Store, StoreError};
 use telemetry::history::add_rates;
@@ -87,7 +87,7 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
                 let is_leased = |name: &str| lanes.iter().any(|(_, report)| report.leased.contains(name));
                 now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
                     // Clients work on some jobs of the topic, so they will reserve the other jobs later.
-                    NotDelivered::Pull if is_leased(name) => None,
+                    TopicNonDeliveryReason::Pull if is_leased(name) => None,
                     why => Some(why),
                 }));
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-use super::finding_kind::{FindingKind, NodeCondition};
+use super::finding_kind::{FindingKind, NodeFindingKind};
 use super::findings::FoundConditions;
 use model::topic::Durability;
 use store::{Lanes, ProbeAnswer, ServerDurability, ServerQuery, StoreError};
@@ -45,7 +45,7 @@ struct NodeHealth {
 struct KnownServer {
     misses: u32,
     why: String,
-    found: BTreeMap<NodeCondition, String>,
+    found: BTreeMap<NodeFindingKind, String>,
     /// The largest number of replicas that the server has had since this process started.
     replicas: u64,
     /// The server has reported the name of its node at least once, so the node is in use.
@@ -56,9 +56,9 @@ struct KnownServer {
 
 /// The watchers: one for each node, so that a node that hangs delays no other node.
 pub(super) struct Watchers {
-    answers: Receiver<(String, BTreeMap<NodeCondition, String>)>,
+    answers: Receiver<(String, BTreeMap<NodeFindingKind, String>)>,
     /// What was last found on each node.
-    nodes: BTreeMap<String, BTreeMap<NodeCondition, String>>,
+    nodes: BTreeMap<String, BTreeMap<NodeFindingKind, String>>,
 }
 
 impl Watchers {
@@ -77,7 +77,7 @@ impl Watchers {
     /// Returns what is found now.
     pub(super) fn found(&mut self) -> FoundConditions {
         self.nodes.extend(self.answers.try_iter());
-        let of = |(name, found): (&String, &BTreeMap<NodeCondition, String>)| {
+        let of = |(name, found): (&String, &BTreeMap<NodeFindingKind, String>)| {
             let name = name.clone();
             found
                 .clone()
@@ -88,7 +88,12 @@ impl Watchers {
     }
 }
 
-fn watch(lanes: &Lanes, lane: usize, name: &str, sender: &Sender<(String, BTreeMap<NodeCondition, String>)>) {
+fn watch(
+    lanes: &Lanes,
+    lane: usize,
+    name: &str,
+    sender: &Sender<(String, BTreeMap<NodeFindingKind, String>)>,
+) {
     let mut known = NodeHealth::default();
     for round in 0.. {
         let begun = Instant::now();
@@ -113,7 +118,7 @@ impl NodeHealth {
                 Ok(values) => {
                     server.misses = 0;
                     if let Some(now_us) = values.get("us").and_then(|us| us.parse().ok()) {
-                        server.put(vec![(NodeCondition::ClockOff, judge_clock(now_us, asked.0, way))]);
+                        server.put(vec![(NodeFindingKind::ClockOff, judge_clock(now_us, asked.0, way))]);
                     }
                 }
                 Err(e) => {
@@ -142,7 +147,7 @@ impl NodeHealth {
                 let mut judged = judge_info(info, server.replicas, server.is_used);
                 let capability = ServerDurability::new(info, &server.config);
                 judged.push((
-                    NodeCondition::NotDurable,
+                    NodeFindingKind::NotDurable,
                     judge_durability(&capability, &asked, allows_snapshots),
                 ));
                 judged
@@ -156,7 +161,7 @@ impl NodeHealth {
     fn judge(
         &mut self,
         probed: Vec<ProbeAnswer>,
-        judge: impl Fn(&mut KnownServer, &BTreeMap<String, String>) -> NodeFindings,
+        judge: impl Fn(&mut KnownServer, &BTreeMap<String, String>) -> NodeCheckResults,
     ) {
         for ProbeAnswer { server, values } in probed {
             if let (Some(server), Ok(values)) = (self.servers.get_mut(&server), values) {
@@ -167,8 +172,8 @@ impl NodeHealth {
     }
 
     /// Returns what is found on the node. If it has several servers, each detail names its server.
-    fn conditions(&self) -> BTreeMap<NodeCondition, String> {
-        let mut details_of: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
+    fn conditions(&self) -> BTreeMap<NodeFindingKind, String> {
+        let mut details_of: BTreeMap<NodeFindingKind, Vec<String>> = BTreeMap::new();
         if self.is_outside {
             return BTreeMap::new();
         }
@@ -181,14 +186,14 @@ impl NodeHealth {
         if self.older > 1 {
             let advice =
                 "a replica that lagged was promoted, or a backup was restored: dq nodes move looks at it";
-            details_of.insert(NodeCondition::Older, vec![advice.to_owned()]);
+            details_of.insert(NodeFindingKind::Older, vec![advice.to_owned()]);
         }
         details_of.into_iter().map(|(what, details)| (what, details.join("; "))).collect()
     }
 }
 
 impl KnownServer {
-    fn put(&mut self, judged: NodeFindings) {
+    fn put(&mut self, judged: NodeCheckResults) {
         for (what, detail) in judged {
             match detail {
                 Some(detail) => drop(self.found.insert(what, detail)),
@@ -198,9 +203,9 @@ impl KnownServer {
     }
 
     /// Returns what is found on the server. If the server is down, this is the only finding.
-    fn conditions(&self) -> BTreeMap<NodeCondition, String> {
+    fn conditions(&self) -> BTreeMap<NodeFindingKind, String> {
         if self.misses >= MISSES {
-            return BTreeMap::from([(NodeCondition::Down, self.why.clone())]);
+            return BTreeMap::from([(NodeFindingKind::Down, self.why.clone())]);
         }
         self.found.clone()
     }
@@ -226,7 +231,7 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
     })
 }
 
-type NodeFindings = Vec<(NodeCondition, Option<String>)>;
+type NodeCheckResults = Vec<(NodeFindingKind, Option<String>)>;
 
 /// Returns how many replicas are connected. A client that only fetches a snapshot (`redis-cli --rdb`) is in the list of
 /// replicas for a moment. It names no port and never acknowledges an offset. A replica names its port before it asks
@@ -241,7 +246,7 @@ fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
 }
 
 /// Judges the state of a node. `replicas`: the largest number of replicas that the node has had.
-fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> NodeFindings {
+fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> NodeCheckResults {
     let is = |key: &str, value: &str| info.get(key).is_some_and(|v| v == value);
     let link = if is("master_link_status", "down") { ", and its link to the master is down" } else { "" };
     let (used, max) = (number(info, "used_memory"), number(info, "maxmemory"));
@@ -254,20 +259,20 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
         failing.iter().filter(|(key, _)| is(key, "err")).map(|(_, what)| *what).collect();
     let connected = connected_replicas(info);
     vec![
-        (NodeCondition::Replica, is("role", "slave").then(|| format!("its role is replica{link}"))),
-        (NodeCondition::PersistenceFails, (!failing.is_empty()).then(|| failing.join("; "))),
+        (NodeFindingKind::Replica, is("role", "slave").then(|| format!("its role is replica{link}"))),
+        (NodeFindingKind::PersistenceFails, (!failing.is_empty()).then(|| failing.join("; "))),
         (
-            NodeCondition::MemoryShort,
+            NodeFindingKind::MemoryShort,
             (max > 0 && used * 100 > max * MEMORY_MAX)
                 .then(|| format!("{} of {} MiB are used (maxmemory)", used >> 20, max >> 20)),
         ),
         (
-            NodeCondition::Emptied,
+            NodeFindingKind::Emptied,
             (is_used && !info.contains_key("dq_node"))
                 .then(|| "its data is gone: was it started without its files, or flushed?".to_owned()),
         ),
         (
-            NodeCondition::ReplicaLost,
+            NodeFindingKind::ReplicaLost,
             (connected < replicas).then(|| format!("{connected} of {replicas} are connected")),
         ),
     ]
@@ -291,29 +296,29 @@ fn judge_durability(
 }
 
 /// Judges what a server reports about its Cluster.
-fn judge_cluster(info: &BTreeMap<String, String>) -> NodeFindings {
+fn judge_cluster(info: &BTreeMap<String, String>) -> NodeCheckResults {
     let all = 16384;
     let (served, state) =
         (number(info, "cluster_slots_ok"), info.get("cluster_state").map_or("", String::as_str));
     let known = info.contains_key("cluster_slots_ok");
     let away = known && (served < all || state != "ok");
     let detail = || format!("cluster_state is {state}; {served} of {all} slots are served");
-    vec![(NodeCondition::SlotsAway, away.then(detail))]
+    vec![(NodeFindingKind::SlotsAway, away.then(detail))]
 }
 
 /// Judges the configuration of a node.
-fn judge_config(config: &BTreeMap<String, String>) -> NodeFindings {
+fn judge_config(config: &BTreeMap<String, String>) -> NodeCheckResults {
     let get = |key: &str| config.get(key).map_or("", String::as_str);
     let policy = get("maxmemory-policy");
     let kept = get("appendonly") == "yes" || !get("save").is_empty();
     vec![
         (
-            NodeCondition::Evicts,
+            NodeFindingKind::Evicts,
             (!policy.is_empty() && policy != "noeviction")
                 .then(|| format!("maxmemory-policy is {policy}; only noeviction keeps jobs safe")),
         ),
         (
-            NodeCondition::NotPersistent,
+            NodeFindingKind::NotPersistent,
             (!kept)
                 .then(|| "appendonly is no, and there are no snapshots: a restart loses all jobs".to_owned()),
         ),
@@ -328,7 +333,7 @@ mod tests {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
-    fn holds(judged: NodeFindings) -> Vec<NodeCondition> {
+    fn holds(judged: NodeCheckResults) -> Vec<NodeFindingKind> {
         judged.into_iter().filter_map(|(what, detail)| detail.map(|_| what)).collect()
     }
 
@@ -337,7 +342,10 @@ mod tests {
         let good = [("maxmemory-policy", "noeviction"), ("appendonly", "yes"), ("save", "")];
         assert_eq!(holds(judge_config(&values(&good))), []);
         let bad = [("maxmemory-policy", "allkeys-lru"), ("appendonly", "no"), ("save", "")];
-        assert_eq!(holds(judge_config(&values(&bad))), [NodeCondition::Evicts, NodeCondition::NotPersistent]);
+        assert_eq!(
+            holds(judge_config(&values(&bad))),
+            [NodeFindingKind::Evicts, NodeFindingKind::NotPersistent]
+        );
         let snapshots = [("maxmemory-policy", "noeviction"), ("appendonly", "no"), ("save", "3600 1")];
         assert_eq!(holds(judge_config(&values(&snapshots))), []);
     }
@@ -363,11 +371,11 @@ mod tests {
             ("slave_repl_offset", "9"),
         ];
         let all = [
-            NodeCondition::Replica,
-            NodeCondition::PersistenceFails,
-            NodeCondition::MemoryShort,
-            NodeCondition::Emptied,
-            NodeCondition::ReplicaLost,
+            NodeFindingKind::Replica,
+            NodeFindingKind::PersistenceFails,
+            NodeFindingKind::MemoryShort,
+            NodeFindingKind::Emptied,
+            NodeFindingKind::ReplicaLost,
         ];
         assert_eq!(holds(judge_info(&values(&bad), 1, true)), all);
     }
@@ -424,7 +432,7 @@ mod tests {
         assert_eq!(holds(judge_cluster(&values(&good))), []);
         for bad in [("fail", "16384"), ("ok", "16000"), ("fail", "0")] {
             let info = [("cluster_state", bad.0), ("cluster_slots_ok", bad.1)];
-            assert_eq!(holds(judge_cluster(&values(&info))), [NodeCondition::SlotsAway]);
+            assert_eq!(holds(judge_cluster(&values(&info))), [NodeFindingKind::SlotsAway]);
         }
         assert_eq!(holds(judge_cluster(&values(&[]))), []);
     }
@@ -437,7 +445,7 @@ mod tests {
             assert_eq!(known.conditions().len(), 0);
         }
         known.misses = MISSES;
-        assert_eq!(known.conditions(), BTreeMap::from([(NodeCondition::Down, "refused".to_owned())]));
+        assert_eq!(known.conditions(), BTreeMap::from([(NodeFindingKind::Down, "refused".to_owned())]));
         known.misses = 0;
         assert_eq!(known.conditions().len(), 0);
     }
@@ -447,7 +455,7 @@ mod tests {
         let server = |misses| KnownServer { misses, why: "refused".into(), ..KnownServer::default() };
         let servers = BTreeMap::from([("h:1".to_owned(), server(MISSES))]);
         let mut alone = NodeHealth { servers, ..NodeHealth::default() };
-        assert_eq!(alone.conditions()[&NodeCondition::Down], "refused");
+        assert_eq!(alone.conditions()[&NodeFindingKind::Down], "refused");
         alone.is_outside = true;
         assert_eq!(alone.conditions(), BTreeMap::new(), "a node without jobs may be down");
         let servers = [("h:1", MISSES), ("h:2", 0), ("h:3", MISSES)];
@@ -455,6 +463,6 @@ mod tests {
             servers: servers.map(|(name, misses)| (name.to_owned(), server(misses))).into(),
             ..NodeHealth::default()
         };
-        assert_eq!(several.conditions()[&NodeCondition::Down], "h:1: refused; h:3: refused");
+        assert_eq!(several.conditions()[&NodeFindingKind::Down], "h:1: refused; h:3: refused");
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::routes::{PhpMail, SharedPhpMail};
-use host::{Changes, wait_readable};
+use host::{FileWatcher, wait_readable};
 use model::job::TopicName;
 use model::settings::{self, Settings};
 use registry::{self, Listing, Registry, Revision, Snapshot};
@@ -64,15 +64,15 @@ struct Follower {
     logged: HashSet<String>,
     /// The watch on the nudge file. It is readable when somebody on this host has changed the registry. `None`: the
     /// file cannot be watched.
-    nudges: Option<Changes>,
+    nudges: Option<FileWatcher>,
     /// When mail settings are read next. `None`: never.
     mail_at: Option<Instant>,
     php: SharedPhpMail,
 }
 
 /// Opens a watch on the file by which other processes report that they have changed the registry.
-fn nudges(settings: &Settings) -> Option<Changes> {
-    let watch = || Changes::new(&registry::nudge_file(&settings.run_dir)?);
+fn nudges(settings: &Settings) -> Option<FileWatcher> {
+    let watch = || FileWatcher::new(&registry::nudge_file(&settings.run_dir)?);
     watch().map_err(|e| log::warn!("cannot watch for nudges: {e}; the registry is asked each second")).ok()
 }
 
@@ -111,7 +111,7 @@ impl Follower {
             }
         };
         // A nudge that comes after this call makes the watch readable again.
-        let taken = nudged.and_then(|()| self.nudges.as_mut().map_or(Ok(false), Changes::take));
+        let taken = nudged.and_then(|()| self.nudges.as_mut().map_or(Ok(false), FileWatcher::take));
         if let Err(e) = taken {
             log::warn!("cannot watch for nudges: {e}; the registry is asked each second");
             self.nudges = None;

@@ -68,7 +68,7 @@ impl Restarts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::status::{MasterPhase, Process, ProcessState, UnexpectedEnd};
+    use model::status::{MasterPhase, Process, ProcessState, UnexpectedExit};
 
     fn status(started_ms: i64, restarts: u32, at_ms: i64) -> DaemonStatus {
         let process = Process {
@@ -79,7 +79,7 @@ mod tests {
             started_ms: None,
             overdue_ms: 0,
             restarts,
-            last_end: (restarts > 0).then(|| UnexpectedEnd { at_ms, reason: "was ended by SIGKILL".into() }),
+            last_end: (restarts > 0).then(|| UnexpectedExit { at_ms, reason: "was ended by SIGKILL".into() }),
             memory_bytes: None,
             cpu_ms: None,
         };

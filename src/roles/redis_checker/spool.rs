@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use host::now_ms;
-use role::{self, Context, SpoolReader, lock};
+use role::{self, Context, SpoolStateReader, lock};
 use store::{self, SpoolState, StoreError};
 
 /// How often the spool is checked.
@@ -25,7 +25,7 @@ pub(super) type SpoolTrouble = Arc<Mutex<Option<String>>>;
 /// Starts the thread, if the store has a spool.
 pub(super) fn watch(context: &Context) -> Result<SpoolTrouble> {
     let trouble = SpoolTrouble::default();
-    let Some(mut reader) = SpoolReader::new(&context.settings.store) else { return Ok(trouble) };
+    let Some(mut reader) = SpoolStateReader::new(&context.settings.store) else { return Ok(trouble) };
     let (found, zone) = (Arc::clone(&trouble), context.zone()?);
     role::vital_thread("spool", move || {
         let settings = reader.settings().clone();

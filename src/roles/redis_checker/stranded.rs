@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
 use model::job::TopicName;
-use model::topic::{NotDelivered, Topics};
+use model::topic::{TopicNonDeliveryReason, Topics};
 
 /// What waits: how many jobs of a topic are ready, and when the oldest of them was due.
 pub(super) type WaitingJobs = BTreeMap<TopicName, (u64, i64)>;
@@ -20,7 +20,7 @@ const AFTER: Duration = Duration::from_secs(10);
 pub(super) fn stranded(
     waiting: &WaitingJobs,
     now_ms: i64,
-    undelivered: impl Fn(&str) -> Option<NotDelivered>,
+    undelivered: impl Fn(&str) -> Option<TopicNonDeliveryReason>,
 ) -> FoundConditions {
     let mut found = BTreeMap::new();
     for (topic, (ready, oldest_ms)) in waiting {
@@ -38,12 +38,12 @@ pub(super) fn stranded(
     found
 }
 
-fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &NotDelivered) -> String {
+fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &TopicNonDeliveryReason) -> String {
     let waits = humantime::format_duration(Duration::from_secs(waits.as_secs()));
     let jobs = if ready == 1 { "1 due job waits".to_owned() } else { format!("{ready} due jobs wait") };
     let advice = match why {
-        NotDelivered::Pull => format!("Start a worker, for example `dq reserve {topic} --exec …`"),
-        NotDelivered::Unregistered | NotDelivered::Held(_) => {
+        TopicNonDeliveryReason::Pull => format!("Start a worker, for example `dq reserve {topic} --exec …`"),
+        TopicNonDeliveryReason::Unregistered | TopicNonDeliveryReason::Held(_) => {
             "They are delivered when that is fixed".to_owned()
         }
     };

@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 
 use model::destination::Destination;
 use model::fields::{BodyFields, DaemonFields};
-use model::follow::FollowedJob;
+use model::follow::PredecessorJob;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
 use role::pull::{ReserveAnswer, ReservedLease};
 use role::settling::SettlementEffect;
-use role::submit::RequestSource;
+use role::submit::Frontend;
 use role::tickets::{SettledTicket, TicketError};
 use store::{Added, Changed, Counts, Deleted, Result, StoreError, StoredJob};
 
@@ -32,7 +32,7 @@ const SPOOLED: &[u8] = br#"{"code":1,"msg":"succ","data":[],"spooled":true}"#;
 
 /// Names one request of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(super) struct ReplyAddress {
     /// The place of the connection in the slab.
     pub place: usize,
     /// Distinguishes the connection from an earlier one in the same place.
@@ -42,16 +42,16 @@ pub(super) struct Ticket {
 }
 
 /// The part of the TCP port that the store's threads use.
-pub(super) struct TcpRequestSource {
+pub(super) struct TcpFrontend {
     pub waker: Arc<Waker>,
 }
 
-impl RequestSource for TcpRequestSource {
-    type Ticket = Ticket;
+impl Frontend for TcpFrontend {
+    type ReplyAddress = ReplyAddress;
     type Response = JsonBytes;
 
-    fn sequence(ticket: &Ticket) -> u64 {
-        ticket.serial
+    fn sequence(reply_to: &ReplyAddress) -> u64 {
+        reply_to.serial
     }
 
     fn bytes(json: &JsonBytes) -> usize {
@@ -215,7 +215,7 @@ pub(super) fn job_found(
         path: view.headers.destination().and_then(Destination::path),
         url: view.headers.destination().and_then(Destination::own_url),
         tags: view.headers.tags(),
-        then: view.headers.then().shown(FollowedJob { key: &view.key, stamp_us: view.stamp_us }),
+        then: view.headers.then().shown(PredecessorJob { key: &view.key, stamp_us: view.stamp_us }),
         after: view.headers.after().map(ToString::to_string),
         log,
     };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
-use super::answer::{JsonBytes, SUCCESS, TcpRequestSource, Ticket, refused};
+use super::answer::{JsonBytes, ReplyAddress, SUCCESS, TcpFrontend, refused};
 use super::buffer_memory::BufferMemory;
 use super::handoff::HandoffState;
 use super::reply::Reply;
@@ -92,7 +92,7 @@ impl Connection {
         &mut self,
         place: usize,
         front: &RequestRouter,
-        submit: &mut Submitter<TcpRequestSource>,
+        submit: &mut Submitter<TcpFrontend>,
         buffer: &mut [u8],
     ) -> AfterTurn {
         if self.input == InputState::Offered {
@@ -125,7 +125,7 @@ impl Connection {
         &mut self,
         place: usize,
         front: &RequestRouter,
-        submit: &mut Submitter<TcpRequestSource>,
+        submit: &mut Submitter<TcpFrontend>,
         buffer: &mut [u8],
     ) -> std::io::Result<AfterTurn> {
         let mut taken = 0;
@@ -216,7 +216,7 @@ impl Connection {
     }
 
     /// Takes the complete frames out of the inbox.
-    fn take_frames(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
+    fn take_frames(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpFrontend>) {
         let mut done = 0;
         (self.held, self.is_reserve_held) = (false, false);
         while done < self.inbox.len() {
@@ -239,11 +239,14 @@ impl Connection {
                 }
                 Ok(Some(range)) => {
                     let json = &self.inbox[done + range.start..done + range.end];
-                    let ticket =
-                        Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
+                    let reply_to = ReplyAddress {
+                        place,
+                        serial: self.serial,
+                        number: self.first + self.replies.len() as u64,
+                    };
                     let is_owed = !self.replies.is_empty();
                     let client = Client { peer: self.peer, pass: &mut self.pass, is_owed };
-                    let reply = match front.take(json, framing, client, ticket, submit) {
+                    let reply = match front.take(json, framing, client, reply_to, submit) {
                         RequestOutcome::Later => {
                             (self.held, self.is_reserve_held) = (true, true);
                             break;

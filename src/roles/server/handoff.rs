@@ -200,7 +200,7 @@ impl AsFd for HandoffSender {
 /// A draining server that passes connections on. `taken` has its connections that this process wants to take. They
 /// belong to this process when the answers in `verdicts` are sent.
 #[derive(Debug)]
-struct DrainingServer {
+struct DrainingPeer {
     passage: PassSocket,
     /// The bytes and the socket of the connection that is arriving.
     arriving: Option<(Vec<u8>, OwnedFd)>,
@@ -208,7 +208,7 @@ struct DrainingServer {
     taken: Vec<(HandoffState, OwnedFd)>,
 }
 
-impl DrainingServer {
+impl DrainingPeer {
     /// Takes a message. Returns a connection when it is complete, or the reason why it is not taken.
     fn take(&mut self, message: &[u8], fd: Option<OwnedFd>) -> Option<io::Result<(HandoffState, OwnedFd)>> {
         let (kind, part) = message.split_first()?;
@@ -239,7 +239,7 @@ impl DrainingServer {
 #[derive(Debug)]
 pub(super) struct HandoffReceiver {
     listener: PassListener,
-    draining: Vec<DrainingServer>,
+    draining: Vec<DrainingPeer>,
 }
 
 impl HandoffReceiver {
@@ -255,12 +255,7 @@ impl HandoffReceiver {
     /// Accepts a draining server. The caller must watch the returned descriptor in both directions.
     pub(super) fn accept(&mut self) -> io::Result<Option<BorrowedFd<'_>>> {
         let Some(passage) = self.listener.accept()? else { return Ok(None) };
-        self.draining.push(DrainingServer {
-            passage,
-            arriving: None,
-            verdicts: Vec::new(),
-            taken: Vec::new(),
-        });
+        self.draining.push(DrainingPeer { passage, arriving: None, verdicts: Vec::new(), taken: Vec::new() });
         Ok(self.draining.last().map(|draining_server| draining_server.passage.as_fd()))
     }
 

@@ -31,12 +31,12 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustls::{ServerConfig, ServerConnection};
 use slab::Slab;
 
-use self::answer::TcpRequestSource;
+use self::answer::TcpFrontend;
 use self::buffer_memory::BufferMemory;
 use self::connection::{Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
-use self::reserves::{ReserveAnswered, Reserves};
+use self::reserves::{AnsweredReserve, Reserves};
 use self::socket::Socket;
 use self::stages::AfterTurn;
 use model::failure_limiter::ClientSource;
@@ -86,7 +86,7 @@ struct Server {
     stalled: Vec<usize>,
     /// The buffer into which the bytes of clients are read.
     buffer: Box<[u8]>,
-    submit: Submitter<TcpRequestSource>,
+    submit: Submitter<TcpFrontend>,
     front: RequestRouter,
     /// None: connections are not encrypted.
     tls: Option<Arc<ServerConfig>>,
@@ -115,7 +115,7 @@ impl Server {
             .context("cannot start the thread for clients that reserve")?;
         let front = RequestRouter { settings, topics, zone, failures, refusals, counters, reserves };
         let lanes = context.lanes()?;
-        let submit = Submitter::start(lanes, TcpRequestSource { waker }, || context.store())?;
+        let submit = Submitter::start(lanes, TcpFrontend { waker }, || context.store())?;
         let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
@@ -334,19 +334,19 @@ impl Server {
     /// Brings the store's answers to their connections.
     fn complete(&mut self) {
         let mut touched = Vec::new();
-        for ReserveAnswered { ticket, json, jobs } in self.front.reserves.answers() {
-            let connection = self.connections.get_mut(ticket.place).filter(|c| c.serial == ticket.serial);
-            match connection.is_some_and(|connection| connection.answer_reserve(ticket.number, json)) {
-                true => touched.push(ticket.place),
+        for AnsweredReserve { reply_to, json, jobs } in self.front.reserves.answers() {
+            let connection = self.connections.get_mut(reply_to.place).filter(|c| c.serial == reply_to.serial);
+            match connection.is_some_and(|connection| connection.answer_reserve(reply_to.number, json)) {
+                true => touched.push(reply_to.place),
                 false => self.front.reserves.hand_back(jobs),
             }
         }
-        for (ticket, json) in self.submit.completions() {
-            if let Some(connection) = self.connections.get_mut(ticket.place)
-                && connection.serial == ticket.serial
+        for (reply_to, json) in self.submit.completions() {
+            if let Some(connection) = self.connections.get_mut(reply_to.place)
+                && connection.serial == reply_to.serial
             {
-                connection.answer(ticket.number, json);
-                touched.push(ticket.place);
+                connection.answer(reply_to.number, json);
+                touched.push(reply_to.place);
             }
         }
         if !self.submit.is_full() {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use jiff::tz::TimeZone;
 
 use super::answer::{
-    JsonBytes, SUCCESS, TcpRequestSource, Ticket, added, added_many, changed, counted, deleted, job_found,
+    JsonBytes, ReplyAddress, SUCCESS, TcpFrontend, added, added_many, changed, counted, deleted, job_found,
     refused,
 };
 use super::reserves::{Reserves, WaitingReserve};
 use host::now_ms;
 use model::excerpt::Excerpt;
-use model::failure_limiter::{ClientSource, FailureLimiter, FailureVerdict};
+use model::failure_limiter::{ClientSource, FailureLimiter, FailureLimiterVerdict};
 use model::follow::ThenRefusal;
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
@@ -26,7 +26,7 @@ use model::token::{PresentedToken, Token, VerifiedToken};
 use protocol::LocalClock;
 use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal, Reserve};
 use role::submit::{StoreRequest, Submitter};
-use role::{LiveTopics, RefusalLog};
+use role::{RefusalLog, RegistryView};
 use telemetry::counters::Counters;
 
 /// The maximum number of jobs of a `madd` in the digits framing. Their shortened answers fit into the longest frame of
@@ -65,7 +65,7 @@ pub(super) enum RequestOutcome {
 /// Answers or refuses requests as far as this is possible without the store.
 pub(super) struct RequestRouter {
     pub settings: Arc<Settings>,
-    pub topics: LiveTopics,
+    pub topics: RegistryView,
     pub zone: TimeZone,
     pub failures: RefCell<FailureLimiter>,
     pub refusals: RefCell<RefusalLog>,
@@ -121,8 +121,8 @@ impl RequestRouter {
         json: &[u8],
         framing: Framing,
         client: Client<'_>,
-        ticket: Ticket,
-        submit: &mut Submitter<TcpRequestSource>,
+        reply_to: ReplyAddress,
+        submit: &mut Submitter<TcpFrontend>,
     ) -> RequestOutcome {
         let command = match dq::parse(json, LocalClock { zone: &self.zone, now_ms: host::now_ms }) {
             Ok(Command::Ping) => return RequestOutcome::Answered(SUCCESS.into()),
@@ -136,7 +136,7 @@ impl RequestRouter {
         let command = match command {
             Ok(Command::Reserve(_)) if client.is_owed => return RequestOutcome::Later,
             Ok(Command::Reserve(reserve)) => {
-                return match self.reserve(reserve, framing, client.peer, token, ticket) {
+                return match self.reserve(reserve, framing, client.peer, token, reply_to) {
                     Ok(waiting) => RequestOutcome::Waits(waiting),
                     Err(refusal) => RequestOutcome::Answered(self.refuse(client.peer, true, &refusal)),
                 };
@@ -148,7 +148,7 @@ impl RequestRouter {
             Ok(request) => request,
             Err(refusal) => return RequestOutcome::Answered(self.refuse(client.peer, true, &refusal)),
         };
-        match submit.hand_in(ticket, request, json.len()) {
+        match submit.hand_in(reply_to, request, json.len()) {
             Ok(()) => RequestOutcome::Asked { is_get },
             Err(hung) => RequestOutcome::Answered(refused(&Refusal::new("store_busy", hung.to_string()))),
         }
@@ -165,12 +165,12 @@ impl RequestRouter {
         }
         let source = ClientSource::address(client.peer.ip());
         let refusal = match self.failures.borrow_mut().record_failure(source, Instant::now()) {
-            FailureVerdict::TooMany(until) => {
+            FailureLimiterVerdict::TooMany(until) => {
                 let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let problem = format!("too many wrong tokens from {source}: wait {left} s");
                 Refusal::new("too_many_failures", problem)
             }
-            FailureVerdict::Counted => Refusal::new("unauthorized", UNKNOWN),
+            FailureLimiterVerdict::Counted => Refusal::new("unauthorized", UNKNOWN),
         };
         self.refuse(client.peer, false, &refusal)
     }
@@ -208,7 +208,7 @@ impl RequestRouter {
         framing: Framing,
         peer: SocketAddr,
         token: Option<&Token>,
-        ticket: Ticket,
+        reply_to: ReplyAddress,
     ) -> Result<WaitingReserve, Refusal> {
         if framing == Framing::Digits {
             // A job that does not fit into the answer would be leased and handed back for ever.
@@ -219,7 +219,7 @@ impl RequestRouter {
         for topic in &reserve.topics {
             check(token, RequiredAccess::Consume(topic.as_str()))?;
         }
-        self.reserves.begin(reserve, self.topics.now(), peer.ip(), ticket)
+        self.reserves.begin(reserve, self.topics.now(), peer.ip(), reply_to)
     }
 
     /// Returns the request for the store.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mio::Waker;
 
-use super::answer::{JsonBytes, Ticket, reserved, settled};
+use super::answer::{JsonBytes, ReplyAddress, reserved, settled};
 use model::failure_limiter::ClientSource;
 use model::job::TopicName;
 use model::open_connections::OpenConnections;
@@ -29,15 +29,15 @@ use role::{StoreOpener, lock};
 use store::{Lanes, RESERVER_NAME_MAX, Reserver, Token};
 
 /// An answer to a reserve. If the client does not get the answer, its jobs are handed back.
-pub(super) struct ReserveAnswered {
-    pub ticket: Ticket,
+pub(super) struct AnsweredReserve {
+    pub reply_to: ReplyAddress,
     pub json: JsonBytes,
     pub jobs: Vec<ReservedLease>,
 }
 
 /// The answers that the event loop has not taken yet.
 struct ReserveAnswerQueue {
-    answers: Mutex<Vec<ReserveAnswered>>,
+    answers: Mutex<Vec<AnsweredReserve>>,
     waker: Arc<Waker>,
 }
 
@@ -101,7 +101,7 @@ impl Reserves {
         reserve: Reserve,
         topics: &Topics,
         ip: IpAddr,
-        ticket: Ticket,
+        reply_to: ReplyAddress,
     ) -> Result<WaitingReserve, Refusal> {
         let source = ClientSource::address(ip);
         let reserve = checked(reserve, topics, ip)?;
@@ -116,7 +116,7 @@ impl Reserves {
         let queue = Arc::clone(&self.queue);
         let waiting = self.pull.reserve(reserve, move |answer| {
             let (json, jobs) = (reserved(&answer), answer.unwrap_or_default());
-            lock(&queue.answers).push(ReserveAnswered { ticket, json, jobs });
+            lock(&queue.answers).push(AnsweredReserve { reply_to, json, jobs });
             if let Err(e) = queue.waker.wake() {
                 log::error!("cannot wake the event loop: {e}");
             }
@@ -152,7 +152,7 @@ impl Reserves {
     }
 
     /// Returns the answers since the last call.
-    pub(super) fn answers(&self) -> Vec<ReserveAnswered> {
+    pub(super) fn answers(&self) -> Vec<AnsweredReserve> {
         std::mem::take(&mut *lock(&self.queue.answers))
     }
 

@@ -27,7 +27,7 @@ use self::upkeep::KnownTopics;
 use host::{Owners, random_name};
 use model::job::TopicName;
 use model::topic::{CatchUp, Topic, Topics};
-use role::{self, Context, LiveTopics, TroubleLog};
+use role::{self, Context, RegistryView, TroubleLog};
 use store::{BellKind, OwnerTag, Store, StoreError};
 
 /// How long maintenance waits for a node that is down.
@@ -56,7 +56,7 @@ pub fn run(mut context: Context) -> Result<()> {
     Ok(())
 }
 
-fn known_topics(topics: &LiveTopics) -> KnownTopics {
+fn known_topics(topics: &RegistryView) -> KnownTopics {
     KnownTopics { topics: topics.now().clone(), are_all: topics.is_whole() }
 }
 
@@ -67,7 +67,7 @@ struct Timer {
     /// Why a lane worker has ended, and the socket that then wakes the main loop.
     failed: Receiver<anyhow::Error>,
     woken: UnixStream,
-    topics: LiveTopics,
+    topics: RegistryView,
     /// Sends the topics to the upkeep thread when they change.
     upkeep: Sender<KnownTopics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.

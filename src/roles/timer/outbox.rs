@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use host::now_ms;
-use model::follow::{self, DoneEvent, FollowedJob};
+use model::follow::{self, DoneEvent, PredecessorJob};
 use model::job::{NewJob, TopicName};
 use model::topic::Topics;
 use role::{TroubleLog, lock};
@@ -50,7 +50,7 @@ fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
         OutboxCause::Then { place, text } => {
             let delay =
                 |topic: &TopicName| topics.get(topic.as_str()).map_or(Duration::ZERO, |topic| topic.delay);
-            let job = follow::job_of(text, FollowedJob { key, stamp_us: *stamp_us }, *place, *ago, delay);
+            let job = follow::job_of(text, PredecessorJob { key, stamp_us: *stamp_us }, *place, *ago, delay);
             job.map(|job| with_expiry(job, topics))
         }
         OutboxCause::Done(record) => {

@@ -99,7 +99,7 @@ pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
 
 /// What is stored of a job. Its parts, in order: the rank (1 byte; its value is higher by 4 if the job has its own
 /// limit of attempts), the stamp (7 bytes), this limit (4 bytes, if there is one), the body.
-pub(super) struct Record {
+pub(super) struct LiveJobRecord {
     /// The level of the job. If its priority is a number, the number is in the notes of the job: see [`priority`].
     pub level: Priority,
     pub stamp_us: i64,
@@ -107,8 +107,8 @@ pub(super) struct Record {
     pub body: Body,
 }
 
-impl Record {
-    pub(super) fn parse(packed: &[u8]) -> Result<Record, StoreError> {
+impl LiveJobRecord {
+    pub(super) fn parse(packed: &[u8]) -> Result<LiveJobRecord, StoreError> {
         let parse = || {
             let (bits, rest) = packed.split_first()?;
             let (stamp, rest) = rest.split_at_checked(7)?;
@@ -122,7 +122,7 @@ impl Record {
                 rank => Priority::from_number(i64::from(rank))?,
             };
             let body = Body::trusted(std::str::from_utf8(body).ok()?);
-            Some(Record { level, stamp_us, max_attempts, body })
+            Some(LiveJobRecord { level, stamp_us, max_attempts, body })
         };
         parse().ok_or_else(|| unexpected("a job's record"))
     }
@@ -140,7 +140,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<StoredJ
         let until_ms = Some(number(&next()?)?).filter(|at| *at >= 0);
         let attempts = u32::try_from(number(&next()?)?).map_err(|_| unexpected("a count"))?;
         let log = bytes(next()?)?;
-        let Record { level, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
+        let LiveJobRecord { level, stamp_us, max_attempts, body } = LiveJobRecord::parse(&bytes(next()?)?)?;
         // If the name of the reserver cannot be read, the job is still returned.
         let reserver = String::from_utf8(bytes(next()?)?).ok().and_then(|text| Reserver::parse(&text));
         views.push(StoredJob {
@@ -276,16 +276,16 @@ mod tests {
     fn a_record_is_read_as_scripts_write_it() {
         let stamp = [0x06, 0x40, 0, 0, 0, 0, 0x07];
         let with = [&[6][..], &stamp, &[0, 0, 0, 9], b"{}"].concat();
-        let record = Record::parse(&with).unwrap();
+        let record = LiveJobRecord::parse(&with).unwrap();
         assert_eq!((record.level, record.max_attempts), (Priority::Normal, Some(9)));
         assert_eq!((record.stamp_us, record.body.as_str()), (0x0006_4000_0000_0007, "{}"));
         let without = [&[1][..], &stamp, b"1"].concat();
-        let record = Record::parse(&without).unwrap();
+        let record = LiveJobRecord::parse(&without).unwrap();
         assert_eq!((record.level, record.max_attempts, record.body.as_str()), (Priority::High, None, "1"));
         let zero = [&[0][..], &stamp, b"1"].concat();
-        assert_eq!(Record::parse(&zero).unwrap().level, Priority::Normal);
+        assert_eq!(LiveJobRecord::parse(&zero).unwrap().level, Priority::Normal);
         for bad in [&with[..0], &with[..5], &with[..9], &[2, 0, 0, 0, 0, 0, 0, 0, 255]] {
-            assert!(Record::parse(bad).is_err());
+            assert!(LiveJobRecord::parse(bad).is_err());
         }
     }
 

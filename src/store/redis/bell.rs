@@ -40,7 +40,7 @@ pub struct RedisBell {
 
 #[derive(Default)]
 struct SharedBellState {
-    state: Mutex<ListenerState>,
+    state: Mutex<ListenerControl>,
     changed: Condvar,
     /// The rings since the owner last read them.
     heard: Mutex<ReceivedRings>,
@@ -50,7 +50,7 @@ struct SharedBellState {
 
 /// What the bell's owner wants from its listeners.
 #[derive(Debug, Clone, Copy, Default)]
-struct ListenerState {
+struct ListenerControl {
     listens: bool,
     rests_until: Option<Instant>,
     over: bool,
@@ -58,7 +58,7 @@ struct ListenerState {
     listeners: usize,
 }
 
-impl ListenerState {
+impl ListenerControl {
     fn is_resting(&self) -> bool {
         self.rests_until.is_some_and(|until| until > Instant::now())
     }
@@ -71,7 +71,7 @@ struct ReceivedRings {
 }
 
 impl SharedBellState {
-    fn state(&self) -> MutexGuard<'_, ListenerState> {
+    fn state(&self) -> MutexGuard<'_, ListenerControl> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use super::nodes::{Place, moving};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::{
-    Bulk, Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob, ListedPage, Result,
+    Bulk, Direction, ListedChangeGoal, ListedChangeResult, ListedJob, ListedJobChange, ListedPage, Result,
 };
 use model::job::{JobId, JobKey, State, TopicName};
 
@@ -21,11 +21,11 @@ const SHARE: usize = 16;
 const LETTER: usize = 4;
 
 /// A place in the order of the jobs of a state: score and member. The order is the same on all shards.
-type ListPlace = (i64, Vec<u8>);
+type ListSortKey = (i64, Vec<u8>);
 
 /// The jobs that one shard lists, with the place of each, and whether the shard has more.
 struct ShardListing {
-    jobs: Vec<(ListPlace, ListedJob)>,
+    jobs: Vec<(ListSortKey, ListedJob)>,
     has_more: bool,
 }
 
@@ -57,18 +57,18 @@ fn heads_of(value: Value, state: State) -> Result<ShardListing> {
 /// Joins the lists of the shards to one page. Some shards have more jobs than they listed. The page ends at the
 /// earliest end of their lists, so that no job of these shards is skipped.
 fn joined(shards: Vec<ShardListing>, direction: Direction, limit: usize) -> Result<ListedPage> {
-    let is_before = |a: &ListPlace, b: &ListPlace| match direction {
+    let is_before = |a: &ListSortKey, b: &ListSortKey| match direction {
         Direction::Forward => a < b,
         Direction::Backward => a > b,
     };
-    let mut end: Option<ListPlace> = None;
+    let mut end: Option<ListSortKey> = None;
     for shard in shards.iter().filter(|shard| shard.has_more) {
         let last = shard.jobs.last().map(|(place, _)| place).ok_or_else(|| unexpected("a list"))?;
         if end.as_ref().is_none_or(|end| is_before(last, end)) {
             end = Some(last.clone());
         }
     }
-    let mut jobs: Vec<(ListPlace, ListedJob)> = shards.into_iter().flat_map(|shard| shard.jobs).collect();
+    let mut jobs: Vec<(ListSortKey, ListedJob)> = shards.into_iter().flat_map(|shard| shard.jobs).collect();
     jobs.sort_by(|(a, _), (b, _)| if direction == Direction::Forward { a.cmp(b) } else { b.cmp(a) });
     let all = jobs.len();
     if let Some(end) = &end {
@@ -90,7 +90,7 @@ impl Bulk for RedisStore {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<ListedPage> {
-        let place: Option<ListPlace> = match cursor.map(serde_json::from_str) {
+        let place: Option<ListSortKey> = match cursor.map(serde_json::from_str) {
             None => None,
             Some(Ok(place)) => Some(place),
             Some(Err(_)) => return Ok(ListedPage::default()),
@@ -121,10 +121,10 @@ impl Bulk for RedisStore {
     fn change_listed(
         &mut self,
         topic: &TopicName,
-        changes: &[ListedChange],
+        changes: &[ListedJobChange],
     ) -> Vec<Result<ListedChangeResult>> {
         let key = |id: &JobId| JobKey { topic: topic.clone(), id: id.clone() };
-        let keyed: Vec<(JobKey, &ListedChange)> = changes.iter().map(|one| (key(&one.id), one)).collect();
+        let keyed: Vec<(JobKey, &ListedJobChange)> = changes.iter().map(|one| (key(&one.id), one)).collect();
         let keys: Vec<&JobKey> = keyed.iter().map(|(key, _)| key).collect();
         if let Err(e) = self.check_nothing_spooled(&keys) {
             return changes.iter().map(|_| Err(e.clone())).collect();
@@ -137,7 +137,7 @@ impl Bulk for RedisStore {
             _ => Err(unexpected("an answer")),
         };
         self.run_by_homes(&keyed, |homes, keyed| {
-            let words = argument_writer(|(key, change): &(JobKey, &ListedChange), cmd| {
+            let words = argument_writer(|(key, change): &(JobKey, &ListedJobChange), cmd| {
                 cmd.arg(key.id.as_str()).arg(change.stamp_us).arg(change.due_ms);
                 match change.aim {
                     ListedChangeGoal::Due(to_ms) => cmd.arg(to_ms),

@@ -16,7 +16,7 @@ use model::job::{JobId, TopicName};
 const RECORDS: usize = 16;
 
 /// A live job as `move_take` returns it.
-type TakenJob = [Vec<u8>; 6];
+type MovedJob = [Vec<u8>; 6];
 
 impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     /// Copies live jobs to their home, unchanged.
@@ -29,14 +29,14 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
             let mut values = array(self.run_one(from, take)?)?.into_iter();
             let seen = count(&values.next().unwrap_or_default())?;
             let values: Vec<Vec<u8>> = values.map(bytes).collect::<Result<_>>()?;
-            let jobs: Vec<TakenJob> = values.as_chunks().0.to_vec();
+            let jobs: Vec<MovedJob> = values.as_chunks().0.to_vec();
             self.done.moved += self.put(way, &jobs)?;
             left = left.get(seen.max(1)..).unwrap_or_default();
         }
         Ok(())
     }
 
-    fn put(&self, way: &MoveRoute<'_>, jobs: &[TakenJob]) -> RoundResult<u64> {
+    fn put(&self, way: &MoveRoute<'_>, jobs: &[MovedJob]) -> RoundResult<u64> {
         let MoveRoute { from, home, topic, replicas } = *way;
         let rule = match self.goal_from() {
             _ if self.ask.adopt.contains(&self.nodes.names[from.node]) => "absent",
@@ -161,7 +161,7 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
                         let cut = name.iter().position(|b| *b == 0).ok_or_else(|| unexpected("a name"))?;
                         let key = answer::key(&name[..cut], &name[cut + 1..])?;
                         let none = Vec::new;
-                        let ended: TakenJob =
+                        let ended: MovedJob =
                             [key.id.as_str().into(), stamp.clone(), none(), none(), none(), none()];
                         let home = self.nodes.place(self.homes.home(&key)?, &key);
                         self.put(

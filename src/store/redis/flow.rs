@@ -13,8 +13,8 @@ use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{RedisStore, now_ms};
 use crate::{
-    CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, OwnerTag, PERMIT_HOLDS, Permit,
-    PermitRequest, Result, StoreError,
+    CircuitOpening, CircuitState, CircuitView, FlowControl, LimitQuery, LimitUse, OwnerTag, PERMIT_HOLDS,
+    Permit, PermitRequest, Result, StoreError,
 };
 use model::flow::{LimitName, TokenBucket};
 use model::job::TopicName;
@@ -95,7 +95,7 @@ fn view(hash: Value) -> Result<Vec<CircuitView>> {
     Ok(texts.into_iter().filter_map(parse).collect())
 }
 
-impl Limits for RedisStore {
+impl FlowControl for RedisStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         let groups = self.by_home(asks.iter().map(|ask| &ask.name));
         let call = |(place, group): (&Place, &Vec<usize>)| {

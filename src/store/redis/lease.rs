@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{self, Record, array, count, number, unexpected};
+use super::answer::{self, LiveJobRecord, array, count, number, unexpected};
 use super::homes::Homes;
 use super::lease_token::{LeaseCallPrefix, new_prefix};
 use super::node::Call;
@@ -129,7 +129,7 @@ impl RedisStore {
             let leased_ms = deadline_ms.saturating_sub(hold_of(wanted, &topic));
             while let Some(id) = values.next() {
                 let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
-                let record = Record::parse(&answer::bytes(next()?)?)?;
+                let record = LiveJobRecord::parse(&answer::bytes(next()?)?)?;
                 token += 1;
                 let own = headers.remove(&token).unwrap_or_default();
                 let leased = LeasedJob {
@@ -308,7 +308,7 @@ impl RedisStore {
         let mut values = array(answer?)?.into_iter();
         let Some(deadline) = values.next() else { return Ok(None) };
         let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
-        let (deadline_ms, record) = (number(&deadline)?, Record::parse(&answer::bytes(next()?)?)?);
+        let (deadline_ms, record) = (number(&deadline)?, LiveJobRecord::parse(&answer::bytes(next()?)?)?);
         let (attempt, due_ms) = (count(&next()?)? as u32, number(&next()?)?);
         let headers = answer::bytes(next()?)?;
         Ok(Some(LeasedJob {

@@ -50,11 +50,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use bell::RedisBell;
-pub use move_progress::{MoveProgress, MoveRequest, MoveSummary};
+pub use move_progress::{MoveProgress, MoveSummary, SetChangeRequest};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
-pub use states::{NodeRole, NodeSetView, NodeState};
-pub use table_change::TableFieldChange;
+pub use states::{NodeMembership, NodeSetView, NodeState};
+pub use table_change::RedisTableChange;
 pub use tables::RedisTables;
 
 use self::answer::unexpected;

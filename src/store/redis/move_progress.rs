@@ -4,7 +4,7 @@ use crate::StoreError;
 
 /// The change of the set that the caller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MoveRequest {
+pub struct SetChangeRequest {
     /// Nodes that become homes of jobs.
     pub add: Vec<String>,
     /// Nodes whose jobs are moved away.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::homes::Homes;
-use super::move_progress::{MoveProgress, MoveRequest, MoveSummary, other_mover};
+use super::move_progress::{MoveProgress, MoveSummary, SetChangeRequest, other_mover};
 use super::nodes::{Nodes, latest};
 use super::round::{MoveRound, MoveRoundError};
 use super::set::NodeSet;
@@ -20,7 +20,7 @@ impl Nodes {
     /// Plans a change from the sets that the nodes have now. Returns the set that moves jobs, and whether this set does
     /// all that the caller wants. (If an earlier change is unfinished, dq finishes it first.) Returns none if there is
     /// nothing to do.
-    fn plan(&self, ask: &MoveRequest) -> Result<Option<(NodeSet, bool)>> {
+    fn plan(&self, ask: &SetChangeRequest) -> Result<Option<(NodeSet, bool)>> {
         let refused = |why: String| Err(StoreError::Unavailable(why));
         let known = |name: &String| self.names.contains(name);
         for name in ask.add.iter().chain(&ask.empty).chain(&ask.adopt) {
@@ -108,7 +108,7 @@ impl Nodes {
     }
 
     /// Returns whether a node takes part in a move.
-    pub(super) fn has_part_in_move(&self, set: &NodeSet, ask: &MoveRequest, node: usize) -> bool {
+    pub(super) fn has_part_in_move(&self, set: &NodeSet, ask: &SetChangeRequest, node: usize) -> bool {
         let name = &self.names[node];
         set.all().contains(&name.as_str()) || ask.adopt.contains(name)
     }
@@ -125,7 +125,7 @@ impl Nodes {
 
     /// Returns what a change would do: the nodes before and after it, and how many jobs are on the nodes that take
     /// part. None: there is nothing to do.
-    pub fn preview_move(&self, ask: &MoveRequest) -> Result<Option<MoveSummary>> {
+    pub fn preview_move(&self, ask: &SetChangeRequest) -> Result<Option<MoveSummary>> {
         let Some((set, _)) = self.plan(ask)? else { return Ok(None) };
         let mut jobs = 0;
         for node in (0..self.count()).filter(|node| self.has_part_in_move(&set, ask, *node)) {
@@ -143,7 +143,7 @@ impl Nodes {
     /// new round begins. None: there is nothing to do.
     pub fn move_jobs(
         &self,
-        ask: &MoveRequest,
+        ask: &SetChangeRequest,
         mut report_progress: impl FnMut(MoveProgress),
     ) -> Result<Option<MoveSummary>> {
         ask.empty.iter().try_for_each(|name| self.refuse_tables(name))?;
@@ -196,7 +196,7 @@ impl Nodes {
     pub fn give_up(&self, name: &str, report_progress: impl FnMut(MoveProgress)) -> Result<Vec<String>> {
         self.learn(None)?;
         if self.known().is_some_and(|homes| homes.is_moving()) {
-            let ask = MoveRequest { forget: Some(name.to_owned()), ..MoveRequest::default() };
+            let ask = SetChangeRequest { forget: Some(name.to_owned()), ..SetChangeRequest::default() };
             return Ok(self.move_jobs(&ask, report_progress)?.map(|done| done.nodes).unwrap_or_default());
         }
         self.give_up_at_once(name)

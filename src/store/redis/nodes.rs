@@ -10,7 +10,7 @@ use super::homes::Homes;
 use super::node::{Answer, Call, Failure, Node};
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of, parts};
-use super::topic_levels::TopicLevels;
+use super::topic_levels::TopicDurabilityLevels;
 use crate::{ProbeAnswer, Result, ServerQuery, StoreError};
 use model::job::JobKey;
 use model::rendezvous;
@@ -32,20 +32,20 @@ pub struct Nodes {
     homes: RwLock<Option<Arc<Homes>>>,
     /// When the sets of all nodes were last read. One thread at a time reads them.
     learned_at: Mutex<Option<Instant>>,
-    levels: RwLock<TopicLevels>,
+    levels: RwLock<TopicDurabilityLevels>,
     /// What is known of paused topics, from all nodes together.
     pub(super) pauses: Mutex<PauseFlags>,
 }
 
 /// What a node reports about itself.
-pub(super) struct NodeSetReport {
+pub(super) struct NodeReport {
     /// The set of each shard. An empty text: the shard has none. None: the shard does not answer.
     pub sets: Vec<Option<String>>,
     pauses: PauseFlags,
 }
 
 /// Returns the newest of the sets that the nodes report, or none if no node has one.
-pub(super) fn latest(reports: &[Result<NodeSetReport>]) -> Option<NodeSet> {
+pub(super) fn latest(reports: &[Result<NodeReport>]) -> Option<NodeSet> {
     let sets = reports.iter().flatten().flat_map(|report| report.sets.iter().flatten());
     sets.filter_map(|text| NodeSet::parse(text)).max_by_key(|set| set.number)
 }
@@ -59,8 +59,8 @@ impl Nodes {
     /// Returns the nodes of the settings. Does not connect yet. In a process, all handles for the same settings share
     /// one `Nodes` value. So they share the connections, and what is known of nodes that are down.
     pub fn from_settings(settings: &settings::RedisSettings) -> Result<Arc<Nodes>> {
-        type SharedNodes = Vec<(settings::RedisSettings, Weak<Nodes>)>;
-        static KNOWN: Mutex<SharedNodes> = Mutex::new(Vec::new());
+        type NodesBySettings = Vec<(settings::RedisSettings, Weak<Nodes>)>;
+        static KNOWN: Mutex<NodesBySettings> = Mutex::new(Vec::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, nodes)| nodes.strong_count() > 0);
         if let Some(nodes) = known.iter().find(|(s, _)| s == settings).and_then(|(_, nodes)| nodes.upgrade())
@@ -74,7 +74,7 @@ impl Nodes {
             homes: RwLock::default(),
             learned_at: Mutex::default(),
             pauses: Mutex::default(),
-            levels: RwLock::new(TopicLevels::new(settings.safety.durability)),
+            levels: RwLock::new(TopicDurabilityLevels::new(settings.safety.durability)),
             nodes,
             names,
         });
@@ -123,11 +123,11 @@ impl Nodes {
         self.nodes[place.node].call(script, place.shard, Some(&homes.set))
     }
 
-    pub(super) fn levels(&self) -> RwLockReadGuard<'_, TopicLevels> {
+    pub(super) fn levels(&self) -> RwLockReadGuard<'_, TopicDurabilityLevels> {
         self.levels.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn levels_mut(&self) -> RwLockWriteGuard<'_, TopicLevels> {
+    pub(super) fn levels_mut(&self) -> RwLockWriteGuard<'_, TopicDurabilityLevels> {
         self.levels.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,20 +192,20 @@ impl Nodes {
     }
 
     /// Asks all nodes at the same time. A node that hangs delays the result until its timeout.
-    pub(super) fn reports(&self) -> Vec<Result<NodeSetReport>> {
+    pub(super) fn reports(&self) -> Vec<Result<NodeReport>> {
         if self.count() == 1 {
             return vec![self.ask(0)];
         }
         std::thread::scope(|scope| {
             let asked: Vec<_> = (0..self.count()).map(|node| scope.spawn(move || self.ask(node))).collect();
-            let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<NodeSetReport>>| {
+            let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<NodeReport>>| {
                 thread.join().unwrap_or_else(|_| Err(answer::unexpected("a thread that ended")))
             };
             asked.into_iter().map(ended).collect()
         })
     }
 
-    fn ask(&self, lane: usize) -> Result<NodeSetReport> {
+    fn ask(&self, lane: usize) -> Result<NodeReport> {
         let node = &self.nodes[lane];
         let set = |shard| node.plain("GET", shard, SET);
         let mut calls: Vec<Call> = (0..node.bases.len()).map(set).collect();
@@ -224,7 +224,7 @@ impl Nodes {
         match failed {
             Some(e) if sets.iter().all(Option::is_none) => Err(e),
             // Some shards of a Cluster may be down.
-            _ => Ok(NodeSetReport { sets, pauses: pauses.and_then(Result::ok).unwrap_or_default() }),
+            _ => Ok(NodeReport { sets, pauses: pauses.and_then(Result::ok).unwrap_or_default() }),
         }
     }
 
@@ -255,7 +255,7 @@ impl Nodes {
 
     /// Makes the first set, with all nodes of the configuration. If there are several nodes, all of them must answer
     /// and be empty. A single node may have jobs.
-    fn found(&self, reports: &[Result<NodeSetReport>]) -> Result<()> {
+    fn found(&self, reports: &[Result<NodeReport>]) -> Result<()> {
         if let Some((name, Err(e))) = self.names.iter().zip(reports).find(|(_, report)| report.is_err()) {
             return Err(match e {
                 StoreError::NodeDown(why) if self.count() > 1 => StoreError::NodeDown(format!(
@@ -288,7 +288,7 @@ impl Nodes {
 
     /// Writes the set to those shards of its nodes that have no set and are empty: such a shard has no data that could
     /// be older. If the set has only one node, a shard with jobs gets the set too.
-    fn stamp_empty(&self, reports: &[Result<NodeSetReport>], homes: &Homes) {
+    fn stamp_empty(&self, reports: &[Result<NodeReport>], homes: &Homes) {
         let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };
         for (node, report) in
             reports.iter().enumerate().filter(|(node, _)| homes.has(*node) && !homes.is_moving())
@@ -372,7 +372,7 @@ impl Nodes {
     }
 
     /// If a node answers and has missed pauses or resumes that other nodes report, sends these to the node.
-    fn agree_on_pauses(&self, reports: &[Result<NodeSetReport>]) {
+    fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
             for report in reports.iter().flatten() {

@@ -17,7 +17,7 @@ use super::outbox_entry::parse_entry;
 use super::outbox_plan::plan;
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of};
-use crate::{FollowerMaker, Outbox, OutboxEntry, OutboxState, Result, SentFollowers, StoreError};
+use crate::{FollowerMaker, FollowerSendResult, Outbox, OutboxEntry, OutboxState, Result, StoreError};
 use model::job::{NewJob, TopicName};
 
 /// How many entries, and about how many bytes of entries, are sent together.
@@ -69,7 +69,7 @@ enum OutboxPage {
 
 /// What is left to do for a source after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OutboxRemainder {
+enum OutboxSendResult {
     Nothing,
     /// There is more to send now.
     More,
@@ -94,23 +94,23 @@ impl RedisStore {
         source: Place,
         make: FollowerMaker<'_>,
         added: &mut Vec<TopicName>,
-    ) -> Result<OutboxRemainder> {
+    ) -> Result<OutboxSendResult> {
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
         let (mut after, mut blocked, mut marks) = (0, BTreeSet::new(), BTreeMap::new());
         let mut is_all = true;
         for _ in 0..PAGES {
             let (last_set, entries) = match self.take_page(homes, source, after)? {
-                OutboxPage::Busy(wait) => return Ok(OutboxRemainder::Busy(wait)),
+                OutboxPage::Busy(wait) => return Ok(OutboxSendResult::Busy(wait)),
                 OutboxPage::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
                 if !self.settle_earlier_set(homes, source, &last_set, make)? {
-                    return Ok(OutboxRemainder::Blocked);
+                    return Ok(OutboxSendResult::Blocked);
                 }
-                return Ok(OutboxRemainder::More);
+                return Ok(OutboxSendResult::More);
             }
             let Some((last, _)) = entries.last() else {
-                return Ok(if is_all { OutboxRemainder::Nothing } else { OutboxRemainder::Blocked });
+                return Ok(if is_all { OutboxSendResult::Nothing } else { OutboxSendResult::Blocked });
             };
             after = *last;
             let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
@@ -174,7 +174,7 @@ impl RedisStore {
             }
             self.note_done(homes, source, &done)?;
         }
-        Ok(OutboxRemainder::More)
+        Ok(OutboxSendResult::More)
     }
 
     fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<OutboxPage> {
@@ -332,17 +332,17 @@ impl Outbox for RedisStore {
         Ok(std::mem::take(&mut self.outboxes.is_seen) || is_outside)
     }
 
-    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<FollowerSendResult> {
         let homes = match self.nodes.open_homes() {
             Ok(homes) => homes,
             // Nothing is added until the move of the jobs is over, or the node answers again.
             Err(e @ (StoreError::Moving(_) | StoreError::NodeDown(_))) => {
                 log::debug!("what follows jobs waits: {e}");
-                return Ok(SentFollowers { added: Vec::new(), again: Some(PAUSE.0) });
+                return Ok(FollowerSendResult { added: Vec::new(), again: Some(PAUSE.0) });
             }
             Err(e) => return Err(e),
         };
-        let mut sent = SentFollowers::default();
+        let mut sent = FollowerSendResult::default();
         let mut failed = None;
         for source in self.places() {
             let now = Instant::now();
@@ -355,13 +355,13 @@ impl Outbox for RedisStore {
             let before = sent.added.len();
             let left = self.send_from(&homes, source, make, &mut sent.added);
             let again = match left {
-                Ok(OutboxRemainder::Nothing) => {
+                Ok(OutboxSendResult::Nothing) => {
                     self.outboxes.sources.remove(&source);
                     continue;
                 }
-                Ok(OutboxRemainder::More) => OutboxRetry { again_at: now, pause: PAUSE.0 },
-                Ok(OutboxRemainder::Busy(wait)) => OutboxRetry { again_at: now + wait, pause: PAUSE.0 },
-                Ok(OutboxRemainder::Blocked) | Err(_) => {
+                Ok(OutboxSendResult::More) => OutboxRetry { again_at: now, pause: PAUSE.0 },
+                Ok(OutboxSendResult::Busy(wait)) => OutboxRetry { again_at: now + wait, pause: PAUSE.0 },
+                Ok(OutboxSendResult::Blocked) | Err(_) => {
                     let has_sent = sent.added.len() > before;
                     let pause = if has_sent { PAUSE.0 } else { waiting.pause };
                     OutboxRetry { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }

@@ -11,7 +11,7 @@ use super::homes::Homes;
 use super::nodes::{FRESH, Place};
 use super::script::Script;
 use super::{CHUNK, RedisStore, TOPICS, now_ms};
-use crate::{Maintenance, OUTAGE, OwnerTag, PromotionResult, Rescheduled, Result, TimerWork};
+use crate::{Maintenance, OUTAGE, OwnerTag, PromotionResult, Result, SpreadCounts, TimerWork};
 use model::job::TopicName;
 
 /// How soon shards that could not be asked are tried again.
@@ -114,7 +114,7 @@ impl TimerWork for RedisStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(PromotionResult, Rescheduled)> {
+    ) -> Result<(PromotionResult, SpreadCounts)> {
         let was_partial = std::mem::replace(&mut self.partial, true);
         let (homes, places) = self.delivering()?;
         let words: Vec<String> = match spread {

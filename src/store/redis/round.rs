@@ -9,7 +9,7 @@ use redis::Value;
 use super::CHUNK;
 use super::answer::{array, number, optional_text, text, unexpected};
 use super::homes::Homes;
-use super::move_progress::{MoveProgress, MoveRequest, MoveSummary, other_mover};
+use super::move_progress::{MoveProgress, MoveSummary, SetChangeRequest, other_mover};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -50,7 +50,7 @@ pub(super) struct MoveRound<'a, F> {
     pub set: &'a NodeSet,
     /// The homes of jobs after the move, and before it.
     pub homes: &'a Homes,
-    pub ask: &'a MoveRequest,
+    pub ask: &'a SetChangeRequest,
     pub done: &'a mut MoveSummary,
     pub report_progress: &'a mut F,
 }

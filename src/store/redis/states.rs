@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::nodes::{FRESH, NodeSetReport, Nodes, latest};
+use super::nodes::{FRESH, NodeReport, Nodes, latest};
 use super::set::NodeSet;
 use crate::{Result, ServerDurability, StoreError};
 
@@ -41,21 +41,21 @@ impl Nodes {
             log::debug!("{e}");
         }
         let known = self.known();
-        let state = |((node, name), report): ((usize, &String), Result<NodeSetReport>)| {
+        let state = |((node, name), report): ((usize, &String), Result<NodeReport>)| {
             let set = known.as_ref().map(|homes| &homes.set);
-            let part = set.map_or(NodeRole::Unknown, |set| {
+            let part = set.map_or(NodeMembership::Unknown, |set| {
                 let (is, was) = (set.homes().contains(name), set.names.contains(name));
                 match (is, was) {
-                    (true, true) => NodeRole::Home,
-                    (true, false) => NodeRole::Joining,
-                    (false, true) => NodeRole::Leaving,
-                    (false, false) => NodeRole::Outside,
+                    (true, true) => NodeMembership::Home,
+                    (true, false) => NodeMembership::Joining,
+                    (false, true) => NodeMembership::Leaving,
+                    (false, false) => NodeMembership::Outside,
                 }
             });
             let is_other = |text: &Option<String>| text.as_deref() != set.map(NodeSet::text);
             NodeState {
                 name: name.clone(),
-                is_older: !matches!(part, NodeRole::Outside | NodeRole::Unknown)
+                is_older: !matches!(part, NodeMembership::Outside | NodeMembership::Unknown)
                     && report.as_ref().is_ok_and(|report| report.sets.iter().any(is_other))
                     && self.stays_older(node),
                 answers: report.is_ok(),
@@ -99,7 +99,7 @@ pub struct NodeSetView {
 /// The role of a node in the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum NodeRole {
+pub enum NodeMembership {
     /// A home of jobs.
     Home,
     /// Jobs are being moved to this node, and it will be a home.
@@ -112,15 +112,15 @@ pub enum NodeRole {
     Unknown,
 }
 
-impl NodeRole {
+impl NodeMembership {
     /// Returns the role as a word.
     pub fn word(self) -> &'static str {
         match self {
-            NodeRole::Home => "home",
-            NodeRole::Joining => "joining",
-            NodeRole::Leaving => "leaving",
-            NodeRole::Outside => "outside",
-            NodeRole::Unknown => "unknown",
+            NodeMembership::Home => "home",
+            NodeMembership::Joining => "joining",
+            NodeMembership::Leaving => "leaving",
+            NodeMembership::Outside => "outside",
+            NodeMembership::Unknown => "unknown",
         }
     }
 }
@@ -133,7 +133,7 @@ pub struct NodeState {
     /// Whether the node answers.
     pub answers: bool,
     /// The role of the node in the set.
-    pub part: NodeRole,
+    pub part: NodeMembership,
     /// Whether the data of the node is older than the data of the others. The node is not used until `dq nodes move`
     /// has been run.
     pub is_older: bool,

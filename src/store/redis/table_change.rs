@@ -2,7 +2,7 @@
 
 /// A change of the tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TableFieldChange {
+pub enum RedisTableChange {
     /// Writes a field.
     Set {
         /// The table.

@@ -13,7 +13,7 @@ use super::answer;
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
-use super::table_change::TableFieldChange;
+use super::table_change::RedisTableChange;
 use crate::{Result, StoreError};
 use model::settings;
 use model::topic::Durability;
@@ -41,7 +41,7 @@ pub struct RedisTables {
 }
 
 /// What a node says about the tables.
-struct TablesLocation {
+struct TablesReport {
     /// Whether the first table is on this node.
     is_here: bool,
     /// The node to which the tables are being moved.
@@ -59,8 +59,7 @@ impl RedisTables {
         let nodes = Nodes::from_settings(settings)?;
         let reports = reports(&nodes);
         let here = |is_moving: bool| {
-            let is_it =
-                move |report: &TablesLocation| report.is_here && report.moves_to.is_some() == is_moving;
+            let is_it = move |report: &TablesReport| report.is_here && report.moves_to.is_some() == is_moving;
             let found =
                 reports.iter().enumerate().filter(move |(_, report)| report.as_ref().is_ok_and(is_it));
             found.map(|(node, _)| node).collect::<Vec<usize>>()
@@ -95,7 +94,7 @@ impl RedisTables {
         settings: &settings::RedisSettings,
         on: Option<&str>,
         version: u64,
-        changes: &[TableFieldChange],
+        changes: &[RedisTableChange],
     ) -> Result<(RedisTables, bool)> {
         let nodes = Nodes::from_settings(settings)?;
         nodes.is_fit()?;
@@ -178,7 +177,7 @@ impl RedisTables {
 
     /// Makes changes if the guarding table still has this version (None: the table is not there), and increases the
     /// version by 1. If the table has another version, changes nothing and returns false.
-    pub fn write(&self, guard: &str, version: Option<u64>, changes: &[TableFieldChange]) -> Result<bool> {
+    pub fn write(&self, guard: &str, version: Option<u64>, changes: &[RedisTableChange]) -> Result<bool> {
         self.write_next(guard, version, Some(version.unwrap_or(0) + 1), changes)
     }
 
@@ -187,7 +186,7 @@ impl RedisTables {
         guard: &str,
         version: Option<u64>,
         next: Option<u64>,
-        changes: &[TableFieldChange],
+        changes: &[RedisTableChange],
     ) -> Result<bool> {
         let text = |version: Option<u64>| version.map(|n| n.to_string()).unwrap_or_default();
         let mut call = self.nodes.nodes[self.place.node].call(Script::TablesWrite, self.place.shard, None);
@@ -195,11 +194,11 @@ impl RedisTables {
         call.cmd.arg(FIRST).arg(guard).arg(text(version)).arg(text(next));
         for change in changes {
             match change {
-                TableFieldChange::Set { table, field, value } => {
+                RedisTableChange::Set { table, field, value } => {
                     call.cmd.arg("set").arg(table).arg(field).arg(value)
                 }
-                TableFieldChange::Remove { table, field } => call.cmd.arg("remove").arg(table).arg(field),
-                TableFieldChange::Drop { table } => call.cmd.arg("drop").arg(table),
+                RedisTableChange::Remove { table, field } => call.cmd.arg("remove").arg(table).arg(field),
+                RedisTableChange::Drop { table } => call.cmd.arg("drop").arg(table),
             };
         }
         match self.run(&[call]).pop().unwrap_or(Ok(Value::Nil))? {
@@ -249,8 +248,8 @@ impl RedisTables {
     fn mark(&self, goal: Option<&str>) -> Result<u64> {
         let (table, field) = (FIRST.to_owned(), MOVES_TO.to_owned());
         let mark = match goal {
-            Some(goal) => TableFieldChange::Set { table, field, value: goal.to_owned() },
-            None => TableFieldChange::Remove { table, field },
+            Some(goal) => RedisTableChange::Set { table, field, value: goal.to_owned() },
+            None => RedisTableChange::Remove { table, field },
         };
         loop {
             let version = self.version(FIRST)?.ok_or_else(|| self.gone())?;
@@ -263,9 +262,9 @@ impl RedisTables {
     /// Writes a whole table if this node does not have the first table yet. So a slow run does not overwrite the tables
     /// that another run has finished.
     fn fill(&self, table: &str, fields: BTreeMap<String, String>, version: Option<u64>) -> Result<()> {
-        let set = |(field, value)| TableFieldChange::Set { table: table.to_owned(), field, value };
-        let drop = TableFieldChange::Drop { table: table.to_owned() };
-        let mut changes: Vec<TableFieldChange> =
+        let set = |(field, value)| RedisTableChange::Set { table: table.to_owned(), field, value };
+        let drop = RedisTableChange::Drop { table: table.to_owned() };
+        let mut changes: Vec<RedisTableChange> =
             std::iter::once(drop).chain(fields.into_iter().map(set)).collect();
         if version.is_some() {
             // The first table appears as a whole.
@@ -290,7 +289,7 @@ impl RedisTables {
 
     /// Tells the other nodes where the tables are. A node that does not answer learns this the next time that a process
     /// finds the tables.
-    fn tell_the_others(&self, reports: &[Result<TablesLocation>]) {
+    fn tell_the_others(&self, reports: &[Result<TablesReport>]) {
         for (node, report) in reports.iter().enumerate().filter(|(node, _)| *node != self.place.node) {
             if report.as_ref().is_ok_and(|report| report.hint.as_deref() != Some(self.node())) {
                 let mut call = self.nodes.nodes[node].plain("SET", 0, HINT);
@@ -348,18 +347,18 @@ fn lost(nodes: &Nodes, hint: &str) -> String {
 }
 
 /// Asks all nodes at the same time.
-fn reports(nodes: &Nodes) -> Vec<Result<TablesLocation>> {
+fn reports(nodes: &Nodes) -> Vec<Result<TablesReport>> {
     std::thread::scope(|scope| {
         let ask = |node| scope.spawn(move || report(nodes, node));
         let asked: Vec<_> = (0..nodes.count()).map(ask).collect();
-        let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<TablesLocation>>| {
+        let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<TablesReport>>| {
             thread.join().unwrap_or_else(|_| Err(answer::unexpected("a thread that ended")))
         };
         asked.into_iter().map(ended).collect()
     })
 }
 
-fn report(nodes: &Nodes, node: usize) -> Result<TablesLocation> {
+fn report(nodes: &Nodes, node: usize) -> Result<TablesReport> {
     let node = &nodes.nodes[node];
     let mut table = node.plain("HMGET", 0, FIRST);
     table.cmd.arg(VERSION).arg(MOVES_TO);
@@ -369,7 +368,7 @@ fn report(nodes: &Nodes, node: usize) -> Result<TablesLocation> {
     let fields: Vec<String> = fields.collect::<Result<_>>()?;
     let hint = answer::optional_text(next()?)?;
     let given = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
-    Ok(TablesLocation {
+    Ok(TablesReport {
         is_here: given(fields.first()).is_some(),
         moves_to: given(fields.get(1)),
         hint: given(Some(&hint)),

@@ -7,16 +7,16 @@ use model::topic::Durability;
 
 /// The durability levels of topics.
 #[derive(Debug, Default)]
-pub(super) struct TopicLevels {
+pub(super) struct TopicDurabilityLevels {
     /// The level of a topic that sets none.
     pub store: Durability,
     /// The levels of the topics that set one.
     pub topics: HashMap<TopicName, Durability>,
 }
 
-impl TopicLevels {
-    pub(super) fn new(store: Durability) -> TopicLevels {
-        TopicLevels { store, topics: HashMap::new() }
+impl TopicDurabilityLevels {
+    pub(super) fn new(store: Durability) -> TopicDurabilityLevels {
+        TopicDurabilityLevels { store, topics: HashMap::new() }
     }
 
     /// Returns the level of topics that ask for none.

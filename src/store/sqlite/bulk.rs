@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::commit::CommitDurability;
 use super::connect::refused;
 use super::job_bytes::ONE_JOB;
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{SqliteStore, row};
 use crate::{
-    Bulk, Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob, ListedPage, Result,
+    Bulk, Direction, ListedChangeGoal, ListedChangeResult, ListedJob, ListedJobChange, ListedPage, Result,
 };
 use model::job::{State, TopicName};
 use model::record::Ending;
@@ -64,7 +64,11 @@ fn list(
 }
 
 /// Changes one job, if it is as it was listed.
-fn change(w: &mut Write<'_>, tid: i64, change: &ListedChange) -> rusqlite::Result<ListedChangeResult> {
+fn change(
+    w: &mut WriteTransaction<'_>,
+    tid: i64,
+    change: &ListedJobChange,
+) -> rusqlite::Result<ListedChangeResult> {
     let sql = "SELECT seq, state, stamp_us, due_ms FROM job WHERE tid = ?1 AND id = ?2 AND state < 4";
     let read = |r: &rusqlite::Row<'_>| {
         Ok((r.get::<_, i64>(0)?, row::state(r, 1)?, r.get::<_, i64>(2)?, r.get::<_, i64>(3)?))
@@ -111,7 +115,7 @@ impl Bulk for SqliteStore {
     fn change_listed(
         &mut self,
         topic: &TopicName,
-        changes: &[ListedChange],
+        changes: &[ListedJobChange],
     ) -> Vec<Result<ListedChangeResult>> {
         self.in_chunks(CommitDurability::Full, changes, |w, one| match w.topic(topic)? {
             Some(tid) => change(w, tid, one),

@@ -42,7 +42,7 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<CheckpointResult>
 
 /// What happens to the log when all of it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogReuse {
+pub(super) enum CheckpointMode {
     /// The next writer begins at the beginning of the log again. The old content stays in the log until it is
     /// overwritten.
     Reused,
@@ -58,7 +58,7 @@ pub(super) fn carry_over(
     log: &mut Log,
     path: &Path,
     least_pages: i32,
-    after: LogReuse,
+    after: CheckpointMode,
 ) -> Result<bool> {
     let scarce = free_bytes(path).is_some_and(|free| free < SCARCE_BYTES);
     let enough = i64::from(if scarce { least_pages.min(1) } else { least_pages });
@@ -85,8 +85,8 @@ pub(super) fn carry_over(
     let taken = take()?;
     log.begin(&taken, db)?;
     let mode = match after {
-        LogReuse::Reused => "RESTART",
-        LogReuse::Emptied => "TRUNCATE",
+        CheckpointMode::Reused => "RESTART",
+        CheckpointMode::Emptied => "TRUNCATE",
     };
     let ended = db.busy_timeout(READERS).and_then(|()| checkpoint(db, mode));
     log.end(&taken, ended.as_ref().err());

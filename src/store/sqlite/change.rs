@@ -7,7 +7,7 @@ use super::connect::refused;
 use rusqlite::{OptionalExtension, params};
 
 use super::job_bytes::{self, DEAD_LETTERS_OF_ID, ONE_JOB};
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, StoredJob};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
@@ -17,7 +17,7 @@ use model::record::Ending;
 
 /// Pauses a topic, so that its jobs are no longer leased. If `paused` is false, resumes the topic and rings the
 /// consumers.
-pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
+pub(super) fn pause(w: &mut WriteTransaction<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
     let sql = match paused {
         true => "INSERT INTO pause (name) VALUES (?1) ON CONFLICT DO NOTHING",
         false => "DELETE FROM pause WHERE name = ?1",
@@ -31,7 +31,7 @@ pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusql
 
 /// Adds one job. A leased job that is replaced stays leased: the row holds the replacement, which becomes leasable when
 /// the lease has ended.
-pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Result<Added, OverQuota>> {
+pub(super) fn add(w: &mut WriteTransaction<'_>, job: &NewJob) -> rusqlite::Result<Result<Added, OverQuota>> {
     let tid = w.topic_or_new(&job.key.topic)?;
     if let Some(quota) = &job.quota
         && let Err(over) = quota::check_add(w, tid, job, quota)?
@@ -41,7 +41,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Result<Ad
     add_to(w, tid, job).map(Ok)
 }
 
-fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> {
+fn add_to(w: &mut WriteTransaction<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> {
     let (state, at_ms) = w.place_from_now(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
     let (id, priority, body) = (job.key.id.as_str(), job.priority.stored(), job.body.as_str());
@@ -102,7 +102,7 @@ fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> 
 }
 
 /// Returns the row and the state of the live job with that id.
-fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, State)>> {
+fn live(w: &WriteTransaction<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, State)>> {
     w.db.prepare_cached("SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 4")?
         .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, row::state(row, 1)?)))
         .optional()
@@ -110,14 +110,18 @@ fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, St
 
 /// Returns when the live job with that id is due. For a leased job that was replaced, returns when the replacement is
 /// due.
-fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
+fn due_of(w: &WriteTransaction<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     let due = "SELECT coalesce(replaced_due_ms, due_ms) FROM job WHERE tid = ?1 AND id = ?2 AND state < 4";
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
 /// Deletes one live job, or its dead letters if there is no live job. `note`: why the job is deleted, for the record of
 /// the job. Returns whether there was a job or a dead letter.
-pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rusqlite::Result<bool> {
+pub(super) fn delete(
+    w: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    note: Option<&str>,
+) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
         w.record_with_note((tid, seq), key.id.as_str(), Ending::Deleted, note)?;
@@ -132,7 +136,7 @@ pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rus
 
 /// Changes a delayed or ready job.
 pub(super) fn change(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     key: &JobKey,
     change: &Change,
 ) -> rusqlite::Result<Result<Changed, OverQuota>> {
@@ -175,7 +179,7 @@ pub(super) fn change(
 
 /// Sets the real due time of one job if the job is held back. (The due time of such a job is `HELD_MS`.) Returns
 /// whether the job was held back.
-pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
+pub(super) fn release(w: &mut WriteTransaction<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     let (state, at_ms) = match due {
         // The job is delayed even if this moment is in the past: a timer finds the job, and applies the `catch_up` of

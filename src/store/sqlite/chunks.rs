@@ -1,7 +1,7 @@
 //! Work of any size, in transactions that stay short.
 
 use super::commit::CommitDurability;
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{CHUNK, SqliteStore};
 use crate::{Result, StoreError};
 
@@ -10,7 +10,7 @@ impl SqliteStore {
         &mut self,
         durability: CommitDurability,
         items: &[A],
-        mut one: impl FnMut(&mut Write<'_>, &A) -> rusqlite::Result<B>,
+        mut one: impl FnMut(&mut WriteTransaction<'_>, &A) -> rusqlite::Result<B>,
     ) -> Vec<Result<B>> {
         let mut out = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
@@ -27,7 +27,7 @@ impl SqliteStore {
     /// Repeats a step until the step says that there is no more to do. Returns the sum of what the steps did.
     pub(super) fn until_done(
         &mut self,
-        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
+        mut step: impl FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<(usize, More)>,
     ) -> Result<usize> {
         let mut sum = 0;
         loop {

@@ -7,7 +7,7 @@ use rusqlite::TransactionBehavior;
 
 use super::bell::PendingRings;
 use super::connect::{at_commit, refused};
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{LOG_PAGES, SqliteStore};
 use crate::{Result, StoreError};
 
@@ -32,7 +32,7 @@ impl SqliteStore {
     pub(super) fn write<T>(
         &mut self,
         durability: CommitDurability,
-        work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
+        work: impl FnOnce(&mut WriteTransaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
         let turn = Arc::clone(&self.turn);
         let taken = turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
@@ -62,7 +62,7 @@ impl SqliteStore {
     fn commit<T>(
         &mut self,
         durability: CommitDurability,
-        work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
+        work: impl FnOnce(&mut WriteTransaction<'_>) -> rusqlite::Result<T>,
     ) -> std::result::Result<(T, PendingRings), TransactionError> {
         if self.durability != durability {
             let level = if durability == CommitDurability::Full { "full" } else { "normal" };
@@ -71,7 +71,7 @@ impl SqliteStore {
         }
         let immediate = TransactionBehavior::Immediate;
         let tx = self.db.transaction_with_behavior(immediate).map_err(TransactionError::Refused)?;
-        let mut write = Write::begin(&tx, &self.topics, self.record_budget);
+        let mut write = WriteTransaction::begin(&tx, &self.topics, self.record_budget);
         let out = work(&mut write).map_err(TransactionError::Refused)?;
         let mut rings = write.finish().map_err(TransactionError::Refused)?;
         let (met, mut buried, record_budget) = (write.met, write.dead_topics, write.record_budget);

@@ -7,9 +7,9 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::flow;
 use super::records::{body_max, ended, ended_columns};
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{browse, row};
-use crate::{OUTAGE, Outcome, OwnerTag, PromotionResult, Rescheduled, Settled, Settlement};
+use crate::{OUTAGE, Outcome, OwnerTag, PromotionResult, Settled, Settlement, SpreadCounts};
 use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicName};
 use model::job_priority::JobPriority;
 use model::record::Ending;
@@ -21,17 +21,17 @@ const CRASHES_FORGIVEN: u32 = 3;
 /// Promotes up to `limit` due jobs, topic by topic. The topic with the earliest due time comes first. Jobs of the
 /// topics in `spread` that were not promoted because of an outage get a later due time instead.
 pub(super) fn promote(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     limit: usize,
     spread: &[(TopicName, Duration)],
-) -> rusqlite::Result<(PromotionResult, Rescheduled)> {
+) -> rusqlite::Result<(PromotionResult, SpreadCounts)> {
     let now_ms = w.now_ms();
     let mut due_topics =
         w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
             .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
             .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?
             .into_iter();
-    let (mut left, mut rescheduled) = (limit, Rescheduled::new());
+    let (mut left, mut rescheduled) = (limit, SpreadCounts::new());
     while left > 0
         && let Some((tid, name)) = due_topics.next()
     {
@@ -60,7 +60,7 @@ pub(super) fn promote(
 
 /// Sets a new due time for up to `limit` jobs that have been due for more than `OUTAGE`. The new due times are random,
 /// within `span` from now.
-fn spread_out(w: &Write<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite::Result<usize> {
+fn spread_out(w: &WriteTransaction<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite::Result<usize> {
     let (now_ms, span_ms) = (w.now_ms(), (span.as_millis() as i64).max(1));
     let sql = "SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms < ?2 ORDER BY at_ms LIMIT ?3";
     let forgotten =
@@ -102,7 +102,7 @@ fn held(row: &Row<'_>) -> rusqlite::Result<LeasedRow> {
 }
 
 /// Settles one leased job.
-pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Result<Settled> {
+pub(super) fn settle(w: &mut WriteTransaction<'_>, settlement: &Settlement) -> rusqlite::Result<Settled> {
     let Some((seq, token)) = settlement.token.0.split_first_chunk() else { return Ok(Settled::Stale) };
     let seq = i64::from_be_bytes(*seq);
     let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
@@ -182,13 +182,13 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     Ok(Settled::Done)
 }
 
-fn set_priority(w: &Write<'_>, held: &LeasedRow, priority: JobPriority) -> rusqlite::Result<()> {
+fn set_priority(w: &WriteTransaction<'_>, held: &LeasedRow, priority: JobPriority) -> rusqlite::Result<()> {
     let sql = "UPDATE job SET priority = ?2 WHERE seq = ?1";
     w.db.prepare_cached(sql)?.execute(params![held.seq, priority.stored()]).map(drop)
 }
 
 /// Ends a lease: the row gets its new state, with the counts that `held` has now.
-fn end(w: &mut Write<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rusqlite::Result<()> {
+fn end(w: &mut WriteTransaction<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rusqlite::Result<()> {
     // A dead letter keeps the due time of its last attempt.
     let due_ms = if state == State::Dead { held.due_ms } else { at_ms };
     w.db.prepare_cached(
@@ -208,7 +208,7 @@ fn end(w: &mut Write<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rus
 
 /// Returns where a job goes after an attempt that counts and was lost: it is ready again, or dead if its attempts are
 /// used up.
-fn after_loss(w: &mut Write<'_>, held: &LeasedRow) -> rusqlite::Result<(State, i64)> {
+fn after_loss(w: &mut WriteTransaction<'_>, held: &LeasedRow) -> rusqlite::Result<(State, i64)> {
     if held.attempts < held.limit {
         return Ok((State::Ready, held.due_ms));
     }
@@ -228,7 +228,7 @@ fn appended(log: Option<String>, attempt: &Attempt) -> String {
 }
 
 fn find(
-    w: &Write<'_>,
+    w: &WriteTransaction<'_>,
     which: &str,
     key: &dyn rusqlite::ToSql,
     limit: usize,
@@ -239,7 +239,11 @@ fn find(
 }
 
 /// Hands back up to `limit` leases of a process that died.
-pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> rusqlite::Result<usize> {
+pub(super) fn hand_back(
+    w: &mut WriteTransaction<'_>,
+    owner: &OwnerTag,
+    limit: usize,
+) -> rusqlite::Result<usize> {
     flow::free(w, owner)?;
     let leases = find(w, "owner = ?1", &owner.0, limit)?;
     for mut held in leases.iter().map(|h| LeasedRow { log: h.log.clone(), ..*h }) {
@@ -261,7 +265,7 @@ pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> ru
 }
 
 /// Ends up to `limit` expired leases.
-pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<PromotionResult> {
+pub(super) fn expire(w: &mut WriteTransaction<'_>, limit: usize) -> rusqlite::Result<PromotionResult> {
     let now_ms = w.now_ms();
     let leases = find(w, "at_ms <= ?1", &now_ms, limit)?;
     let jobs = leases.len();
@@ -282,7 +286,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Promot
 }
 
 /// Returns the recorded attempts of a job, and after them the attempt that was lost.
-fn lost(w: &Write<'_>, held: &mut LeasedRow, error: &str) -> String {
+fn lost(w: &WriteTransaction<'_>, held: &mut LeasedRow, error: &str) -> String {
     let attempt = Attempt {
         number: held.attempts,
         at_ms: w.now_ms(),

@@ -14,12 +14,12 @@
 use std::time::Duration;
 
 use super::SqliteStore;
-use super::carry_over::{LogReuse, carry_over};
+use super::carry_over::{CheckpointMode, carry_over};
 use super::chunks::More;
 use super::commit::CommitDurability;
 use super::connect::refused;
 use super::free_pages::{PAUSE, free_page_bytes, give_back};
-use super::write::Write;
+use super::write::WriteTransaction;
 use crate::Result;
 
 /// The pause before the next try if a reader, for example a backup, still needs SQLite's log (WAL). The log cannot be
@@ -31,7 +31,7 @@ impl SqliteStore {
     /// rows is erased. Returns the sum of what the steps did.
     pub(super) fn erase(
         &mut self,
-        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
+        mut step: impl FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<(usize, More)>,
     ) -> Result<usize> {
         self.set_secure_delete("on")?;
         let erased = self.until_done(|w| {
@@ -63,7 +63,7 @@ impl SqliteStore {
         {
             return Ok(Some(PAUSE));
         }
-        if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, LogReuse::Emptied)? {
+        if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, CheckpointMode::Emptied)? {
             return Ok(Some(READER));
         }
         // Erasures that began in the meantime are counted in the file, but not in `erasures` here. The next call does

@@ -6,17 +6,21 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{SqliteStore, browse, change, row, write};
 use crate::{
-    CircuitOpening, CircuitState, CircuitView, CircuitWaits, LimitQuery, LimitUse, Limits, OwnerTag,
+    CircuitOpening, CircuitState, CircuitView, CircuitWaits, FlowControl, LimitQuery, LimitUse, OwnerTag,
     PERMIT_HOLDS, Pauses, Permit, PermitRequest, ReadyCounts, Result,
 };
 use model::flow::TokenBucket;
 use model::job::TopicName;
 
 /// Grants permits of one topic or host.
-pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitRequest) -> rusqlite::Result<Permit> {
+pub(super) fn permit(
+    w: &mut WriteTransaction<'_>,
+    owner: &OwnerTag,
+    ask: &PermitRequest,
+) -> rusqlite::Result<Permit> {
     let (name, now_ms) = (ask.name.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
@@ -66,7 +70,7 @@ fn limit_use(db: &Connection, query: &LimitQuery, now_ms: i64) -> rusqlite::Resu
 }
 
 /// Frees the permits that a dead process held.
-pub(super) fn free(w: &Write<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
+pub(super) fn free(w: &WriteTransaction<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
     w.db.prepare_cached("DELETE FROM permit WHERE owner = ?1")?.execute([&owner.0]).map(drop)
 }
 
@@ -78,7 +82,7 @@ pub(super) fn is_set_back(db: &Connection, now_ms: i64) -> rusqlite::Result<bool
 }
 
 /// If the clock was set back, sets the moments of circuits back as well, so that no job waits longer than it should.
-pub(super) fn set_circuits_back(w: &Write<'_>) -> rusqlite::Result<()> {
+pub(super) fn set_circuits_back(w: &WriteTransaction<'_>) -> rusqlite::Result<()> {
     w.db.prepare_cached(
         "UPDATE circuit SET until_ms = max(0, until_ms - (max(noted_ms, since_ms) - ?1)),
                 probe_ms = max(0, probe_ms - (max(noted_ms, since_ms) - ?1)), since_ms = min(since_ms, ?1), noted_ms = ?1
@@ -89,7 +93,7 @@ pub(super) fn set_circuits_back(w: &Write<'_>) -> rusqlite::Result<()> {
 }
 
 /// Opens the circuit of a topic, so that its jobs wait. Returns whether it was closed before.
-pub(super) fn open(w: &mut Write<'_>, opening: &CircuitOpening) -> rusqlite::Result<bool> {
+pub(super) fn open(w: &mut WriteTransaction<'_>, opening: &CircuitOpening) -> rusqlite::Result<bool> {
     set_circuits_back(w)?;
     let (name, now_ms) = (opening.topic.as_str(), w.now_ms());
     let known: Option<(i64, i64, u32, String)> =
@@ -117,7 +121,7 @@ pub(super) fn open(w: &mut Write<'_>, opening: &CircuitOpening) -> rusqlite::Res
 }
 
 /// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.
-pub(super) fn close(w: &mut Write<'_>, topic: &TopicName) -> rusqlite::Result<bool> {
+pub(super) fn close(w: &mut WriteTransaction<'_>, topic: &TopicName) -> rusqlite::Result<bool> {
     let closed = w.db.prepare_cached("DELETE FROM circuit WHERE name = ?1")?.execute([topic.as_str()])? > 0;
     if closed {
         w.ring_push();
@@ -179,7 +183,7 @@ impl ReadyTopics {
 
 /// Notes that a job of a topic was let through as a probe. The next job may be let through when the lease of this job
 /// has ended.
-pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
+pub(super) fn probe(w: &WriteTransaction<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
     w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2, noted_ms = ?3 WHERE name = ?1")?
         .execute(params![topic.as_str(), deadline_ms, w.now_ms()])
         .map(drop)
@@ -195,7 +199,7 @@ impl Pauses for SqliteStore {
     }
 }
 
-impl Limits for SqliteStore {
+impl FlowControl for SqliteStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         self.in_chunks(CommitDurability::Normal, asks, |w, ask| permit(w, owner, ask))
     }

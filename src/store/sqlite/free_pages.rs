@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use super::carry_over::{LogReuse, carry_over};
+use super::carry_over::{CheckpointMode, carry_over};
 use super::commit::CommitDurability;
 use super::connect::refused;
 use crate::Result;
@@ -106,7 +106,7 @@ impl SqliteStore {
                 Ok(Some(PAUSE))
             }
             FreePagesAction::Shrink => {
-                carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, LogReuse::Reused)?;
+                carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, CheckpointMode::Reused)?;
                 // More pages may have become free meanwhile.
                 Ok(Some(PAUSE))
             }

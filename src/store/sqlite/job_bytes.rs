@@ -1,9 +1,9 @@
-//! The bytes of jobs. A topic's row has their sum, so each write that changes the bytes of a job also counts the change,
-//! and each deletion of jobs goes through this file.
+//! The bytes of jobs. A topic's row has their sum, so each write that changes the bytes of a job also counts the
+//! change, and each deletion of jobs goes through this file.
 
 use rusqlite::Params;
 
-use super::write::Write;
+use super::write::WriteTransaction;
 use model::job::{Body, JobId};
 
 /// The SQL expression for the bytes of a row of `job`.
@@ -14,10 +14,10 @@ macro_rules! job_bytes {
 }
 pub(super) use job_bytes;
 
-/// Selects the dead letters of an id, for [`Write::delete_jobs`]. Parameters: topic, id.
+/// Selects the dead letters of an id, for [`WriteTransaction::delete_jobs`]. Parameters: topic, id.
 pub(super) const DEAD_LETTERS_OF_ID: &str = "tid = ?1 AND id = ?2 AND state = 4";
 
-/// Selects one job, for [`Write::delete_jobs`]. Parameter: its row.
+/// Selects one job, for [`WriteTransaction::delete_jobs`]. Parameter: its row.
 pub(super) const ONE_JOB: &str = "seq = ?1";
 
 /// Returns the bytes of a job with these values, as [`job_bytes`] counts them.
@@ -25,7 +25,7 @@ pub(super) fn size(id: &JobId, body: &Body, headers: Option<&str>) -> i64 {
     (id.as_str().len() + body.as_str().len() + headers.map_or(0, str::len)) as i64
 }
 
-impl Write<'_> {
+impl WriteTransaction<'_> {
     /// Returns the bytes of a job.
     fn job_bytes(&self, seq: i64) -> rusqlite::Result<i64> {
         self.db

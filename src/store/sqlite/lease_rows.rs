@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::flow::{self, ReadyTopics};
 use super::row;
-use super::write::Write;
+use super::write::WriteTransaction;
 use crate::{HELD_MS, LeaseRequest, LeaseResult, LeasedJob, OwnerTag, Token};
 use model::job::{Body, Due, JobKey, State, TopicName};
 
@@ -15,7 +15,7 @@ const TOKEN_RANDOM: usize = 16;
 
 /// Leases up to `limit` ready jobs, topic by topic.
 pub(super) fn lease(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     wanted: &[LeaseRequest],
     limit: usize,
     owner: Option<&OwnerTag>,
@@ -56,7 +56,7 @@ pub(super) fn lease(
 }
 
 /// Returns how many more jobs of a topic may be leased.
-fn may_lease(w: &Write<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<usize> {
+fn may_lease(w: &WriteTransaction<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<usize> {
     let Some(most) = want.max_leased else { return Ok(usize::MAX) };
     let sql = "SELECT leased FROM topic WHERE tid = ?1";
     let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
@@ -103,7 +103,7 @@ fn leased_row(
 
 /// Leases one delayed or ready job. A job that is held back stays as it is.
 pub(super) fn lease_job(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     key: &JobKey,
     hold: Duration,
     max_attempts: u32,
@@ -134,7 +134,7 @@ pub(super) fn lease_job(
 }
 
 fn take(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     tid: i64,
     want: &LeaseRequest,
     limit: usize,

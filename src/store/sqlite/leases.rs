@@ -10,7 +10,7 @@ use crate::{
     LeaseRequest, LeaseResult, LeasedJob, Leases, Result, Settled, Settlement, Settlements, StoreError,
     TimerWork,
 };
-use crate::{OwnerTag, PromotionResult, Rescheduled};
+use crate::{OwnerTag, PromotionResult, SpreadCounts};
 use model::job::{JobKey, TopicName};
 use std::time::Duration;
 impl Leases for SqliteStore {
@@ -83,12 +83,12 @@ impl TimerWork for SqliteStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(PromotionResult, Rescheduled)> {
+    ) -> Result<(PromotionResult, SpreadCounts)> {
         self.check_file()?;
         // If nothing is due yet, no turn is taken.
         let next_ms = browse::next_due(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
-            return Ok((PromotionResult { jobs: 0, next_ms }, Rescheduled::new()));
+            return Ok((PromotionResult { jobs: 0, next_ms }, SpreadCounts::new()));
         }
         self.write(CommitDurability::Normal, |w| deliver::promote(w, limit, spread))
     }

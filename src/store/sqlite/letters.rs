@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 
 use super::job_bytes::{DEAD_LETTERS_OF_ID, job_bytes};
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{CHUNK, More, SqliteStore};
 use crate::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
 use model::job::{Due, JobId, State, TopicName};
@@ -68,7 +68,7 @@ pub(super) struct Redriven {
 /// named, only the first `limit` of these names are used. A dead letter stays if a live job has its id. `done`: how
 /// many dead letters were redriven before, by the same pace.
 pub(super) fn redrive(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     topic: &TopicName,
     which: &DeadLetterSelection,
     limit: usize,
@@ -131,7 +131,7 @@ pub(super) fn redrive(
 
 /// Counts or removes the dead letters of some ids.
 pub(super) fn letters(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     topic: &TopicName,
     ids: &[JobId],
     what: DeadLetterOperation,
@@ -156,7 +156,7 @@ pub(super) fn letters(
 
 /// Removes up to `limit` jobs of a topic that are in `state`.
 pub(super) fn purge(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     topic: &TopicName,
     state: State,
     limit: usize,
@@ -184,7 +184,7 @@ pub(super) fn purge(
 
 /// Removes these dead letters.
 pub(super) fn purge_letters(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     topic: &TopicName,
     letters: &[DeadLetterKey],
 ) -> rusqlite::Result<usize> {
@@ -201,7 +201,7 @@ pub(super) fn purge_letters(
 
 /// Removes up to `limit` dead letters that died at least `age` ago.
 pub(super) fn retire(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     topic: &TopicName,
     age: Duration,
     limit: usize,

@@ -54,7 +54,7 @@ pub use hung_bell::SocketBell;
 pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
-use self::carry_over::{LogReuse, carry_over, carry_over_all};
+use self::carry_over::{CheckpointMode, carry_over, carry_over_all};
 use self::chunks::More;
 use self::commit::CommitDurability;
 use self::connect::connect;
@@ -64,7 +64,7 @@ use self::pending_records::RecordBudget;
 use self::turn::LogNote;
 pub(super) use self::turn::Turn;
 use self::wal::Log;
-use self::write::{TopicIds, Write};
+use self::write::{TopicRowIds, WriteTransaction};
 use super::{Result, StoreError};
 use host::{FileId, file_at, use_file, used_file};
 use model::job::TopicName;
@@ -87,7 +87,7 @@ pub struct SqliteStore {
     log: Log,
     ringer: BellRinger,
     durability: CommitDurability,
-    topics: TopicIds,
+    topics: TopicRowIds,
     /// Pages in the log after the last commit, as SQLite reports them.
     log_pages: Arc<AtomicI32>,
     log_rung: i32,
@@ -175,7 +175,7 @@ impl SqliteStore {
             log: Log::beside(path),
             ringer,
             durability: CommitDurability::Full,
-            topics: TopicIds::new(),
+            topics: TopicRowIds::new(),
             log_pages,
             log_rung: 0,
             dead_topics: Vec::new(),
@@ -228,7 +228,7 @@ impl SqliteStore {
 
     /// Returns the number of a topic, without a transaction. None: the topic never had a job.
     fn topic(&mut self, name: &TopicName) -> Result<Option<i64>> {
-        let mut read = Write::begin(&self.db, &self.topics, self.record_budget);
+        let mut read = WriteTransaction::begin(&self.db, &self.topics, self.record_budget);
         let tid = read.topic(name).map_err(refused)?;
         let met = read.met;
         self.topics.extend(met);
@@ -259,7 +259,7 @@ impl Maintenance for SqliteStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, LogReuse::Reused)?;
+        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, CheckpointMode::Reused)?;
         let again = trim_when_due(self, |store| &mut store.trim_at)?;
         let others = [self.give_pages_back()?, self.finish_erasures()?];
         Ok(others.into_iter().flatten().chain([again]).min())

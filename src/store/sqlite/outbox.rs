@@ -9,9 +9,11 @@ use super::commit::CommitDurability;
 use super::connect::refused;
 use super::record_rows::record_of;
 use super::records::EndedRow;
-use super::write::{Write, now_ms};
+use super::write::{WriteTransaction, now_ms};
 use super::{SqliteStore, change, row};
-use crate::{Added, FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers};
+use crate::{
+    Added, FollowerMaker, FollowerSendResult, Outbox, OutboxCause, OutboxEntry, OutboxState, Result,
+};
 use model::job::{JobKey, TopicName};
 use model::record::Ending;
 
@@ -21,7 +23,7 @@ const STEP: usize = 64;
 /// The columns of a record come first: see `record_of`.
 const COLUMNS: &str = "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, number, topic, id, place, follower";
 
-impl Write<'_> {
+impl WriteTransaction<'_> {
     /// Writes what follows a job that ends now.
     pub(super) fn write_outbox(
         &mut self,
@@ -84,7 +86,7 @@ fn entry(r: &Row<'_>, now_ms: i64) -> rusqlite::Result<OutboxEntry> {
 }
 
 /// Sends the first entries. Returns the topics of the jobs that were added, and whether there may be more.
-fn send(w: &mut Write<'_>, make: FollowerMaker<'_>) -> rusqlite::Result<(Vec<TopicName>, bool)> {
+fn send(w: &mut WriteTransaction<'_>, make: FollowerMaker<'_>) -> rusqlite::Result<(Vec<TopicName>, bool)> {
     let now_ms = w.now_ms();
     let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY number LIMIT ?1");
     let entries: Vec<(i64, rusqlite::Result<OutboxEntry>)> =
@@ -117,15 +119,15 @@ impl Outbox for SqliteStore {
         some.exists([]).map_err(refused)
     }
 
-    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<FollowerSendResult> {
         if !self.has_followers()? {
-            return Ok(SentFollowers::default());
+            return Ok(FollowerSendResult::default());
         }
         // Perhaps the transactions that ended the jobs are not on the disk yet. So this transaction does not have to be
         // on the disk, either. The log keeps the order: if this transaction survives a power cut, the earlier
         // transactions survive too.
         let (added, more) = self.write(CommitDurability::Normal, |w| send(w, make))?;
-        Ok(SentFollowers { added, again: more.then_some(Duration::ZERO) })
+        Ok(FollowerSendResult { added, again: more.then_some(Duration::ZERO) })
     }
 
     fn outbox(&mut self) -> Result<OutboxState> {

@@ -7,7 +7,7 @@ use model::record::RecordKeeping;
 
 /// What a transaction knows of the records of a topic.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TopicRecords {
+pub(super) struct PendingTopicRecords {
     pub keeping: RecordKeeping,
     /// The number of the last record, and its `order_ms`.
     pub last: i64,
@@ -20,7 +20,7 @@ pub(super) struct TopicRecords {
 
 /// The records that a transaction writes.
 #[derive(Debug, Default)]
-pub(super) struct PendingRecords(pub BTreeMap<i64, TopicRecords>);
+pub(super) struct PendingRecords(pub BTreeMap<i64, PendingTopicRecords>);
 
 /// What a handle knows of the bytes of all topics' records, and of their limit.
 ///

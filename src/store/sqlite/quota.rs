@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::job_bytes::{self, job_bytes};
 use super::row;
-use super::write::Write;
+use super::write::WriteTransaction;
 use crate::Change;
 use model::job::{JobId, NewJob, OnConflict};
 use model::quota::{OverQuota, Quota, QuotaLimit};
@@ -17,7 +17,7 @@ struct TopicUsage {
     bytes: i64,
 }
 
-fn held(w: &Write<'_>, tid: i64) -> rusqlite::Result<TopicUsage> {
+fn held(w: &WriteTransaction<'_>, tid: i64) -> rusqlite::Result<TopicUsage> {
     let sum = "SELECT delayed + ready + leased, bytes FROM topic WHERE tid = ?1";
     let read = |r: &rusqlite::Row<'_>| Ok(TopicUsage { pending: r.get(0)?, bytes: r.get(1)? });
     let held = w.db.prepare_cached(sum)?.query_row([tid], read)?;
@@ -25,7 +25,7 @@ fn held(w: &Write<'_>, tid: i64) -> rusqlite::Result<TopicUsage> {
 }
 
 /// Returns the bytes of the live job with that id. None: there is no such job.
-fn size_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<i64>> {
+fn size_of(w: &WriteTransaction<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<i64>> {
     let size = concat!("SELECT ", job_bytes!(), " FROM job WHERE tid = ?1 AND id = ?2 AND state < 4");
     w.db.prepare_cached(size)?.query_row(params![tid, id.as_str()], |r| r.get(0)).optional()
 }
@@ -39,7 +39,7 @@ fn is_too_big(max_bytes: Option<u64>, bytes: i64, old: i64, size: i64) -> bool {
 
 /// Checks the limits of an add, and counts the add for the rates.
 pub(super) fn check_add(
-    w: &Write<'_>,
+    w: &WriteTransaction<'_>,
     tid: i64,
     job: &NewJob,
     quota: &Quota,
@@ -78,7 +78,12 @@ pub(super) fn check_add(
 }
 
 /// Returns whether a job may get the body and the headers of a change.
-pub(super) fn allows_change(w: &Write<'_>, seq: i64, tid: i64, change: &Change) -> rusqlite::Result<bool> {
+pub(super) fn allows_change(
+    w: &WriteTransaction<'_>,
+    seq: i64,
+    tid: i64,
+    change: &Change,
+) -> rusqlite::Result<bool> {
     let is_sized = change.body.is_some() || change.has_headers();
     let max = change.max_bytes.filter(|_| is_sized);
     if max.is_none() {

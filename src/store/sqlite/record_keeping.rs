@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::CHUNK;
 use super::record_rows::IN_TOPIC;
-use super::write::Write;
+use super::write::WriteTransaction;
 use model::job::TopicName;
 use model::record::{RECORDS_MAX, RecordKeeping};
 
@@ -23,7 +23,7 @@ pub(super) fn keeping(row: &Row<'_>) -> rusqlite::Result<RecordKeeping> {
 
 /// Stores what the topics keep. Topics that are not named keep the default.
 pub(super) fn keep(
-    w: &mut Write<'_>,
+    w: &mut WriteTransaction<'_>,
     topics: &[(TopicName, RecordKeeping)],
     bytes_max: u64,
 ) -> rusqlite::Result<()> {
@@ -61,7 +61,7 @@ pub(super) fn keep(
 
 /// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many, and the shortest time for
 /// which a topic that has records keeps them.
-pub(super) fn trim(w: &mut Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
+pub(super) fn trim(w: &mut WriteTransaction<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
     let topics: Vec<(i64, i64, RecordKeeping)> =
         w.db.prepare_cached(
             "SELECT keep_age_ms, keep_jobs, keep_body, with_event, tid, records FROM topic WHERE records > 0",

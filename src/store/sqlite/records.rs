@@ -10,11 +10,11 @@ use super::chunks::More;
 use super::commit::CommitDurability;
 use super::connect::refused;
 use super::free_pages::free_page_bytes;
-use super::pending_records::TopicRecords;
+use super::pending_records::PendingTopicRecords;
 use super::record_keeping::{keep, keeping, trim};
 use super::record_rows::{IN_TOPIC, OF_A_TOPIC, list, of_id, row_after};
 use super::row::{attempts_log_with, headers, headers_text};
-use super::write::Write;
+use super::write::WriteTransaction;
 use super::{CHUNK, SqliteStore};
 use crate::records::trim_again;
 use crate::{RecordPage, Records, Result};
@@ -97,9 +97,9 @@ pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
     })
 }
 
-impl Write<'_> {
+impl WriteTransaction<'_> {
     /// Returns what is known of the records of a topic.
-    fn records_of(&mut self, tid: i64) -> rusqlite::Result<&mut TopicRecords> {
+    fn records_of(&mut self, tid: i64) -> rusqlite::Result<&mut PendingTopicRecords> {
         let known = match self.records.0.entry(tid) {
             Entry::Occupied(known) => return Ok(known.into_mut()),
             Entry::Vacant(vacant) => vacant,
@@ -107,7 +107,7 @@ impl Write<'_> {
         let sql = "SELECT keep_age_ms, keep_jobs, keep_body, with_event, last_record, last_order_ms, records FROM topic WHERE tid = ?1";
         let read = |row: &Row<'_>| {
             let (last, last_order_ms, there) = (row.get(4)?, row.get(5)?, row.get(6)?);
-            Ok(TopicRecords { keeping: keeping(row)?, last, last_order_ms, there, written: (0, 0) })
+            Ok(PendingTopicRecords { keeping: keeping(row)?, last, last_order_ms, there, written: (0, 0) })
         };
         let found = self.db.prepare_cached(sql)?.query_row([tid], read)?;
         Ok(known.insert(found))
@@ -211,7 +211,8 @@ impl Write<'_> {
     pub(super) fn finish_records(&mut self) -> rusqlite::Result<()> {
         let (mut all_written, mut surplus_max) = (0, 0);
         for (tid, of_topic) in std::mem::take(&mut self.records.0) {
-            let TopicRecords { keeping, last, last_order_ms, there, written: (count, bytes) } = of_topic;
+            let PendingTopicRecords { keeping, last, last_order_ms, there, written: (count, bytes) } =
+                of_topic;
             if count == 0 {
                 continue;
             }

@@ -14,7 +14,7 @@ use super::job_bytes;
 use super::record_rows::OF_A_TOPIC;
 use super::records::ROW_BYTES;
 use super::row::headers_text;
-use super::write::Write;
+use super::write::WriteTransaction;
 use crate::take_over::{MovableStore, StoreMoveMark, without_lease};
 use crate::{Result, StoreError, StoredJob};
 use model::job::State;
@@ -53,7 +53,7 @@ fn write_mark(database: &Path, mark: Option<&StoreMoveMark>) -> io::Result<()> {
     File::open(file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn put_job(w: &mut Write<'_>, job: &StoredJob) -> rusqlite::Result<()> {
+fn put_job(w: &mut WriteTransaction<'_>, job: &StoredJob) -> rusqlite::Result<()> {
     let tid = w.topic_or_new(&job.key.topic)?;
     let (id, at_ms) = (job.key.id.as_str(), job.until_ms.unwrap_or(job.due_ms));
     if job.state == State::Dead {
@@ -101,7 +101,7 @@ const COLLECTED: &str = "CREATE TABLE IF NOT EXISTS taken_record (
     PRIMARY KEY (tid, id, ended_ms, stamp_us, ending)
 ) STRICT, WITHOUT ROWID";
 
-fn collect_record(w: &mut Write<'_>, record: &JobRecord) -> rusqlite::Result<()> {
+fn collect_record(w: &mut WriteTransaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let (tid, stamp_us) = (w.topic_or_new(&record.key.topic)?, record.stamp_us.unwrap_or(0));
     let log = (!record.attempts_log.is_empty())
         .then(|| serde_json::to_string(&record.attempts_log).expect("attempts are plain values"));
@@ -124,7 +124,7 @@ fn collect_record(w: &mut Write<'_>, record: &JobRecord) -> rusqlite::Result<()>
 }
 
 /// Gives the collected records their rows, and counts them.
-fn place_records(w: &mut Write<'_>) -> rusqlite::Result<()> {
+fn place_records(w: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
     w.db.execute(
         "INSERT INTO record (rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers)
          SELECT t.tid * ?1 + last_record + row_number() OVER (PARTITION BY t.tid ORDER BY ended_ms, stamp_us),

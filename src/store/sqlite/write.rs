@@ -15,7 +15,7 @@ use model::job::{Due, State, TopicName};
 const PENDING: [State; 3] = [State::Delayed, State::Ready, State::Leased];
 
 /// The numbers of the topics, by name.
-pub(super) type TopicIds = HashMap<TopicName, i64>;
+pub(super) type TopicRowIds = HashMap<TopicName, i64>;
 
 /// What is added to the counts of a topic.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,16 +27,16 @@ struct CountsDelta {
 }
 
 /// The work of one transaction.
-pub(super) struct Write<'c> {
+pub(super) struct WriteTransaction<'c> {
     /// The connection, inside the transaction.
     pub db: &'c Connection,
     /// The shard's clock when the transaction began, Unix nanoseconds.
     pub now_ns: i128,
     /// The topics known before the transaction.
-    known: &'c TopicIds,
+    known: &'c TopicRowIds,
     /// The topics that this transaction has looked up for the first time. These topics become known when the
     /// transaction is committed.
-    pub met: TopicIds,
+    pub met: TopicRowIds,
     deltas: BTreeMap<i64, CountsDelta>,
     due: BTreeMap<i64, i64>,
     deadline_ms: Option<i64>,
@@ -61,13 +61,17 @@ pub(super) fn now_ms() -> i64 {
     (now_ns() / 1_000_000) as i64
 }
 
-impl<'c> Write<'c> {
-    pub(super) fn begin(db: &'c Connection, known: &'c TopicIds, record_budget: RecordBudget) -> Write<'c> {
-        Write {
+impl<'c> WriteTransaction<'c> {
+    pub(super) fn begin(
+        db: &'c Connection,
+        known: &'c TopicRowIds,
+        record_budget: RecordBudget,
+    ) -> WriteTransaction<'c> {
+        WriteTransaction {
             db,
             now_ns: now_ns(),
             known,
-            met: TopicIds::new(),
+            met: TopicRowIds::new(),
             deltas: BTreeMap::new(),
             due: BTreeMap::new(),
             deadline_ms: None,

@@ -34,10 +34,10 @@ fn folder(run_dir: &Path) -> PathBuf {
 
 /// The counters of a process. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Counters(Arc<CountersState>);
+pub struct Counters(Arc<CounterPage>);
 
 #[derive(Debug)]
-struct CountersState {
+struct CounterPage {
     mapping: PageMemory,
     /// The file of the page. None: the page is in the memory of this process only.
     file: Option<File>,
@@ -59,7 +59,7 @@ impl Counters {
     pub fn alone() -> Counters {
         let mapping = PageMemory::own();
         mapping.page().begin(0);
-        Counters(Arc::new(CountersState { mapping, file: None, room: AtomicUsize::new(usize::MAX) }))
+        Counters(Arc::new(CounterPage { mapping, file: None, room: AtomicUsize::new(usize::MAX) }))
     }
 
     fn try_open(folder: &Path, slot: &str) -> io::Result<Counters> {
@@ -75,7 +75,7 @@ impl Counters {
             };
             match opened {
                 Ok((mapping, file)) => {
-                    return Ok(Counters(Arc::new(CountersState {
+                    return Ok(Counters(Arc::new(CounterPage {
                         mapping,
                         file: Some(file),
                         room: AtomicUsize::new(0),
@@ -114,7 +114,7 @@ impl Counters {
     }
 }
 
-impl CountersState {
+impl CounterPage {
     /// Returns whether the disk has room for another row. The file has holes: if the disk is full, writing to a hole
     /// would stop the process.
     fn has_room(&self) -> bool {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::receivers::{ReceiverPoint, ReceiverSpan, read_receiver};
 pub use self::topics::{TopicPoint, add_rates, measured_rates, read_topic};
-use model::metrics::{CounterTotals, LATENESS_RANGES, Lateness, MetricSubject, Sums};
+use model::metrics::{CounterTotals, LATENESS_RANGES, LatenessHistogram, MetricSubject, Sums};
 
 /// The number of words in a sample: its layout, its moment, sums, lateness.
 const WORDS: usize = 2 + Sums::COUNT + LATENESS_RANGES;
@@ -55,7 +55,7 @@ const LONG: Ring = Ring { step_ms: 60_000, count: 1441, begin: SHORT.count };
 struct SumsSample {
     at_ms: i64,
     sums: Sums,
-    lateness: Lateness,
+    lateness: LatenessHistogram,
 }
 
 /// What was done between two samples.
@@ -112,7 +112,7 @@ impl SumsSample {
         words.next().filter(|layout| *layout == LAYOUT)?;
         let at_ms = words.next()? as i64;
         let sums = Sums::new(std::array::from_fn(|_| words.next().unwrap_or(0)));
-        Some(SumsSample { at_ms, sums, lateness: Lateness::new(words) })
+        Some(SumsSample { at_ms, sums, lateness: LatenessHistogram::new(words) })
     }
 
     /// Returns what was done since an earlier sample. `None`: the sums were reset to 0 since then.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn sample(at_ms: i64, delivered: u64, ranges: &[(Option<u64>, u64)]) -> SumsSample {
-        let lateness = Lateness::from_ranges(ranges.iter().copied());
+        let lateness = LatenessHistogram::from_ranges(ranges.iter().copied());
         SumsSample { at_ms, sums: Sums { delivered, ..Sums::default() }, lateness }
     }
 

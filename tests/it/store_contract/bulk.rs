@@ -2,7 +2,7 @@
 
 use super::*;
 use model::record::Ending;
-use store::{Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob};
+use store::{Direction, ListedChangeGoal, ListedChangeResult, ListedJob, ListedJobChange};
 
 /// Returns all jobs of a state, page by page.
 fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize) -> Vec<ListedJob> {
@@ -18,11 +18,11 @@ fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize
     }
 }
 
-fn planned(job: &ListedJob, aim: ListedChangeGoal) -> ListedChange {
-    ListedChange { id: job.id.clone(), stamp_us: job.stamp_us, due_ms: job.due_ms, aim }
+fn planned(job: &ListedJob, aim: ListedChangeGoal) -> ListedJobChange {
+    ListedJobChange { id: job.id.clone(), stamp_us: job.stamp_us, due_ms: job.due_ms, aim }
 }
 
-fn change(store: &mut dyn Store, changes: &[ListedChange]) -> Vec<ListedChangeResult> {
+fn change(store: &mut dyn Store, changes: &[ListedJobChange]) -> Vec<ListedChangeResult> {
     all(store.change_listed(&topic("t"), changes))
 }
 
@@ -56,7 +56,7 @@ pub(super) fn jobs_are_listed_forward_and_backward_without_a_gap<F: Fixture>(f: 
     let mut seen = page.jobs.len();
     while let Some(next) = page.next {
         let later = |job: &ListedJob| planned(job, ListedChangeGoal::Due(job.due_ms + 600_000));
-        let changes: Vec<ListedChange> = page.jobs.iter().map(later).collect();
+        let changes: Vec<ListedJobChange> = page.jobs.iter().map(later).collect();
         assert!(change(&mut *s, &changes).iter().all(|one| *one == ListedChangeResult::Done));
         page = s.list_in_order(&topic("t"), State::Delayed, Direction::Backward, Some(&next), 20).unwrap();
         seen += page.jobs.len();
@@ -170,7 +170,8 @@ pub(super) fn many_listed_jobs_are_changed_at_once<F: Fixture>(f: &F) {
     quiet(&bell);
     let all = listed(&mut *s, State::Delayed, Direction::Forward, 1000);
     let due = now_ms() + 1_000;
-    let sooner: Vec<ListedChange> = all.iter().map(|job| planned(job, ListedChangeGoal::Due(due))).collect();
+    let sooner: Vec<ListedJobChange> =
+        all.iter().map(|job| planned(job, ListedChangeGoal::Due(due))).collect();
     assert_eq!(change(&mut *s, &sooner), [ListedChangeResult::Done; 700]);
     assert!(rings(&bell), "the timer must learn that jobs are due sooner");
     sleep_past(due);

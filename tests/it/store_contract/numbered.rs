@@ -8,8 +8,8 @@ use model::job::{Due, NewJob, OnConflict, Priority, State};
 use model::job_priority::JobPriority;
 use model::letters::RedrivePace;
 use store::{
-    Change, Changed, DeadLetterSelection, Direction, HELD_MS, LeaseRequest, ListedChange, ListedChangeGoal,
-    ListedJob, Outcome, Settled, Store, StoredJob,
+    Change, Changed, DeadLetterSelection, Direction, HELD_MS, LeaseRequest, ListedChangeGoal, ListedJob,
+    ListedJobChange, Outcome, Settled, Store, StoredJob,
 };
 
 use super::{
@@ -258,8 +258,8 @@ pub(super) fn random_changes_keep_the_order_of_ready_jobs<F: Fixture>(f: &F) {
     change_at_random(&mut *f.open(), F::SHARDS == 1, steps, |_| {});
 }
 
-/// Makes random changes of jobs of the topic `t`, and checks the order of leases and lists. `is_exact`: the store has one
-/// shard. `check` is called after each step.
+/// Makes random changes of jobs of the topic `t`, and checks the order of leases and lists. `is_exact`: the store has
+/// one shard. `check` is called after each step.
 pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mut check: impl FnMut(&str)) {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
@@ -328,13 +328,13 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
                 } else {
                     ListedChangeGoal::Due(now_ms() + random.i64(-2..3))
                 };
-                let change = |one: &ListedJob| ListedChange {
+                let change = |one: &ListedJob| ListedJobChange {
                     id: one.id.clone(),
                     stamp_us: one.stamp_us,
                     due_ms: one.due_ms,
                     aim,
                 };
-                let changes: Vec<ListedChange> = page.jobs.iter().map(change).collect();
+                let changes: Vec<ListedJobChange> = page.jobs.iter().map(change).collect();
                 assert!(s.change_listed(&topic("t"), &changes).iter().all(Result::is_ok), "{what}");
             }
             _ if !leases.is_empty() => {

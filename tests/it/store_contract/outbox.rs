@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use super::*;
-use model::follow::{DoneEvent, FollowedJob, Then, job_of};
+use model::follow::{DoneEvent, PredecessorJob, Then, job_of};
 use model::headers::Headers;
 use model::record::{Ending, RecordKeeping};
 use store::{OutboxCause, OutboxEntry, OutboxState};
@@ -18,7 +18,7 @@ fn with_then(id: &str, then: &str) -> NewJob {
 fn make(entry: &OutboxEntry) -> Option<NewJob> {
     match &entry.what {
         OutboxCause::Then { place, text } => {
-            let source = FollowedJob { key: &entry.key, stamp_us: entry.stamp_us };
+            let source = PredecessorJob { key: &entry.key, stamp_us: entry.stamp_us };
             job_of(text, source, *place, entry.ago, |_| Duration::ZERO)
         }
         OutboxCause::Done(record) => DoneEvent::new(record, false)?.job(),
@@ -50,7 +50,7 @@ pub(super) fn what_follows_is_added_once_and_when_its_job_is_accepted<F: Fixture
                    {"topic": "v", "body": 2, "then": {"topic": "w", "body": 3}}]"#;
     add(&mut *s, &[with_then("a", then)]);
     let view = s.get(&key("t", "a")).unwrap().unwrap();
-    let keys = view.headers.then().keys(FollowedJob { key: &view.key, stamp_us: view.stamp_us });
+    let keys = view.headers.then().keys(PredecessorJob { key: &view.key, stamp_us: view.stamp_us });
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Retry(Due::In(Duration::ZERO))), Settled::Done);
     s.promote(9).unwrap();

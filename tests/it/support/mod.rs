@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cli::{CallbackReceiver, CannedAnswer, ReceivedRequest, TcpClient};
+use cli::{CallbackReceiver, HandlerAnswer, ReceivedRequest, TcpClient};
 use model::job::{Body, Due, JobId, JobKey, NewJob, TopicName};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -106,10 +106,10 @@ pub struct Sink {
 impl Sink {
     /// Starts a sink that accepts everything.
     pub fn start() -> Sink {
-        Sink::answering(|_| CannedAnswer::new(200, "ok"))
+        Sink::answering(|_| HandlerAnswer::new(200, "ok"))
     }
 
-    pub fn answering(answer: impl Fn(&ReceivedRequest) -> CannedAnswer + Send + Sync + 'static) -> Sink {
+    pub fn answering(answer: impl Fn(&ReceivedRequest) -> HandlerAnswer + Send + Sync + 'static) -> Sink {
         let calls: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let accepted: Arc<Mutex<HashSet<String>>> = Arc::default();
         let (kept, done) = (Arc::clone(&calls), Arc::clone(&accepted));
@@ -119,7 +119,7 @@ impl Sink {
             let then = move || {
                 done.lock().unwrap().insert(id.clone());
             };
-            CannedAnswer { then: Some(Arc::new(then)), ..answer }
+            HandlerAnswer { then: Some(Arc::new(then)), ..answer }
         };
         let receiver = CallbackReceiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
         Sink { address: receiver.address, calls, accepted }

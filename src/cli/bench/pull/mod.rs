@@ -15,14 +15,15 @@ use hdrhistogram::Histogram;
 
 use self::beanstalkd::Beanstalkd;
 use self::protocol::{
-    BeanstalkPull, BenchRequestKind, HttpPull, PullAnswer, PullProtocol, PulledJob, TcpPull,
+    BeanstalkPullProtocol, HttpPullProtocol, PullAnswer, PullCommandKind, PullProtocol, PulledJob,
+    TcpPullProtocol,
 };
-use self::workers::{PullRun, PullWorkers};
+use self::workers::{PullResult, PullWorkers};
 use super::daemon::{BenchDaemon, BenchDaemonOptions};
-use super::load::{Dialect, LoadTarget, SendMode, StopCondition, fire, histogram};
-use super::report::BenchReport;
-use super::works::{BenchResult, ROUNDS, median, store};
-use super::{Pull, PullClients};
+use super::load::{LoadTarget, SendMode, StopCondition, Workload, fire, histogram};
+use super::report::{BenchReport, median};
+use super::works::{BenchResult, ROUNDS, store};
+use super::{BenchPull, PullClients};
 
 /// The delay of the jobs that clients wait for.
 const DELAY: Duration = Duration::from_secs(1);
@@ -53,7 +54,7 @@ struct JobProducer<'a> {
     began: Instant,
 }
 
-impl Dialect for JobProducer<'_> {
+impl Workload for JobProducer<'_> {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         if let Some(sent) = self.sent_us.get(number as usize) {
             sent.store(self.began.elapsed().as_micros() as u64, Ordering::Release);
@@ -62,7 +63,7 @@ impl Dialect for JobProducer<'_> {
     }
 
     fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
-        let answer = self.protocol.answer(BenchRequestKind::Add, bytes)?;
+        let answer = self.protocol.answer(PullCommandKind::Add, bytes)?;
         Ok(answer.map(|(length, answer)| (length, answer == PullAnswer::Done)))
     }
 }
@@ -109,14 +110,14 @@ impl MeasuredServer {
         Ok(())
     }
 
-    fn count(&mut self, count: u64, run: &PullRun) {
+    fn count(&mut self, count: u64, run: &PullResult) {
         self.missing += count.saturating_sub(run.acked.len() as u64);
         self.repeated += run.repeated;
     }
 
     /// Adds jobs with a delay at a constant rate, for clients that wait. Calls `quiet` before the first add, when all
     /// clients wait.
-    fn deliver_delayed(&mut self, pull: &Pull, quiet: impl FnOnce() -> Result<()>) -> Result<LateRun> {
+    fn deliver_delayed(&mut self, pull: &BenchPull, quiet: impl FnOnce() -> Result<()>) -> Result<LateRun> {
         let count = ((pull.rate * pull.time.as_secs_f64()) as u64).max(1);
         let sent_us: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();
         let mut workers = PullWorkers::connect(self.address, self.protocol.as_ref(), pull.waiting, 1)?;
@@ -148,16 +149,16 @@ impl MeasuredServer {
 }
 
 /// Measures dq and beanstalkd in turn.
-pub(super) fn run(pull: &Pull) -> BenchResult {
+pub(super) fn run(pull: &BenchPull) -> BenchResult {
     host::raise_descriptor_limit()?;
     let options = BenchDaemonOptions { pull: true, ..pull.daemon.clone() };
     let stage = BenchDaemon::start(&options)?;
     let on_disk = Beanstalkd::start(Some(&stage.folder().join("beanstalkd")))?;
     let in_memory = Beanstalkd::start(None)?;
-    let beanstalk = || -> Box<dyn PullProtocol> { Box::new(BeanstalkPull::new(pull.size)) };
+    let beanstalk = || -> Box<dyn PullProtocol> { Box::new(BeanstalkPullProtocol::new(pull.size)) };
     let (address, protocol): (SocketAddr, Box<dyn PullProtocol>) = match pull.over {
-        PullClients::Tcp => (stage.server, Box::new(TcpPull::new(pull.size))),
-        PullClients::Http => (stage.http, Box::new(HttpPull::new(pull.size))),
+        PullClients::Tcp => (stage.server, Box::new(TcpPullProtocol::new(pull.size))),
+        PullClients::Http => (stage.http, Box::new(HttpPullProtocol::new(pull.size))),
         PullClients::Beanstalk => (stage.beanstalk.context("dq has no such port")?, beanstalk()),
     };
     let mut dq = MeasuredServer::new("dq", address, protocol);

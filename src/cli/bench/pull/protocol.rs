@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::super::daemon::PULL_TOPIC as TOPIC;
-use super::super::dialects::{JobTemplate, head_of, post};
+use super::super::workloads::{JobTemplate, head_of, post};
 use protocol::beanstalk::BeanstalkResponse;
 use protocol::dq::Framing;
 
@@ -21,7 +21,7 @@ const LEASE_S: u64 = 3600;
 
 /// The kind of a request. How its answer is read depends on the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BenchRequestKind {
+pub(super) enum PullCommandKind {
     Add,
     Reserve,
     Ack,
@@ -60,7 +60,7 @@ pub(super) trait PullProtocol: Sync {
     fn ack(&self, job: &PulledJob, out: &mut Vec<u8>);
 
     /// Reads the first answer. Returns how many bytes it has. `None`: the answer is not complete.
-    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>>;
+    fn answer(&self, kind: PullCommandKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>>;
 }
 
 /// Returns the text of an unexpected answer.
@@ -94,13 +94,13 @@ fn reserved(json: &[u8]) -> Result<PullAnswer> {
 
 /// dq's TCP port.
 #[derive(Debug)]
-pub(super) struct TcpPull {
+pub(super) struct TcpPullProtocol {
     body: String,
 }
 
-impl TcpPull {
-    pub(super) fn new(size: u32) -> TcpPull {
-        TcpPull { body: JobTemplate::body(size as usize) }
+impl TcpPullProtocol {
+    pub(super) fn new(size: u32) -> TcpPullProtocol {
+        TcpPullProtocol { body: JobTemplate::body(size as usize) }
     }
 }
 
@@ -109,7 +109,7 @@ fn frame(json: &str, out: &mut Vec<u8>) {
     debug_assert!(framed);
 }
 
-impl PullProtocol for TcpPull {
+impl PullProtocol for TcpPullProtocol {
     fn add(&self, number: u64, delay: Duration, out: &mut Vec<u8>) {
         let (body, delay_ms) = (&self.body, delay.as_millis());
         let json = format!(
@@ -132,14 +132,14 @@ impl PullProtocol for TcpPull {
         frame(&format!(r#"{{"cmd":"ack","topic":"{TOPIC}","id":"{number}","token":"{proof}"}}"#), out);
     }
 
-    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
+    fn answer(&self, kind: PullCommandKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
         let Some(json) = Framing::Binary.frame(bytes, ANSWER_MAX)? else { return Ok(None) };
         let (end, text) = (json.end, &bytes[json]);
         let is_done = text.starts_with(b"{\"code\":1");
         let answer = match kind {
             _ if !is_done => refused(text),
-            BenchRequestKind::Reserve => reserved(text)?,
-            BenchRequestKind::Add | BenchRequestKind::Ack => PullAnswer::Done,
+            PullCommandKind::Reserve => reserved(text)?,
+            PullCommandKind::Add | PullCommandKind::Ack => PullAnswer::Done,
         };
         Ok(Some((end, answer)))
     }
@@ -147,17 +147,17 @@ impl PullProtocol for TcpPull {
 
 /// The HTTP API.
 #[derive(Debug)]
-pub(super) struct HttpPull {
+pub(super) struct HttpPullProtocol {
     body: String,
 }
 
-impl HttpPull {
-    pub(super) fn new(size: u32) -> HttpPull {
-        HttpPull { body: JobTemplate::body(size as usize) }
+impl HttpPullProtocol {
+    pub(super) fn new(size: u32) -> HttpPullProtocol {
+        HttpPullProtocol { body: JobTemplate::body(size as usize) }
     }
 }
 
-impl PullProtocol for HttpPull {
+impl PullProtocol for HttpPullProtocol {
     fn add(&self, number: u64, delay: Duration, out: &mut Vec<u8>) {
         let (body, delay_s) = (&self.body, delay.as_secs_f64());
         let json = format!(r#"{{"id":"{number}","delay":{delay_s:.3},"body":{body}}}"#);
@@ -175,13 +175,13 @@ impl PullProtocol for HttpPull {
         post(&format!("/v1/topics/{TOPIC}/jobs/{number}/ack"), &format!(r#"{{"token":"{proof}"}}"#), out);
     }
 
-    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
+    fn answer(&self, kind: PullCommandKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
         let Some((head, length)) = head_of(bytes) else { return Ok(None) };
         let Some(body) = bytes.get(head..head + length) else { return Ok(None) };
         let answer = match kind {
             _ if bytes.get(9) != Some(&b'2') => refused(&bytes[..head + length]),
-            BenchRequestKind::Reserve => reserved(body)?,
-            BenchRequestKind::Add | BenchRequestKind::Ack => PullAnswer::Done,
+            PullCommandKind::Reserve => reserved(body)?,
+            PullCommandKind::Add | PullCommandKind::Ack => PullAnswer::Done,
         };
         Ok(Some((head + length, answer)))
     }
@@ -190,7 +190,7 @@ impl PullProtocol for HttpPull {
 /// beanstalkd's protocol. It reserves one job at a time, so a client sends several commands at once. A body begins with
 /// the number of its job, because beanstalkd chooses the ids.
 #[derive(Debug)]
-pub(super) struct BeanstalkPull {
+pub(super) struct BeanstalkPullProtocol {
     size: usize,
 }
 
@@ -198,13 +198,13 @@ pub(super) struct BeanstalkPull {
 /// note about the job.
 const NORMAL_PRIORITY: u32 = 1 << 31;
 
-impl BeanstalkPull {
-    pub(super) fn new(size: u32) -> BeanstalkPull {
-        BeanstalkPull { size: size as usize }
+impl BeanstalkPullProtocol {
+    pub(super) fn new(size: u32) -> BeanstalkPullProtocol {
+        BeanstalkPullProtocol { size: size as usize }
     }
 }
 
-impl PullProtocol for BeanstalkPull {
+impl PullProtocol for BeanstalkPullProtocol {
     fn add(&self, number: u64, delay: Duration, out: &mut Vec<u8>) {
         let (delay_s, size) = (delay.as_secs(), self.size);
         let body = format!("{number:<size$}");
@@ -224,15 +224,15 @@ impl PullProtocol for BeanstalkPull {
         let _ = write!(out, "delete {}\r\n", job.proof);
     }
 
-    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
+    fn answer(&self, kind: PullCommandKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
         let Some((response, length)) = BeanstalkResponse::parse(bytes).context("a response")? else {
             return Ok(None);
         };
         let answer = match (kind, response) {
-            (BenchRequestKind::Add, BeanstalkResponse::Inserted(_))
-            | (BenchRequestKind::Ack, BeanstalkResponse::Deleted) => PullAnswer::Done,
-            (BenchRequestKind::Reserve, BeanstalkResponse::TimedOut) => PullAnswer::Jobs(Vec::new()),
-            (BenchRequestKind::Reserve, BeanstalkResponse::Reserved { id, body }) => {
+            (PullCommandKind::Add, BeanstalkResponse::Inserted(_))
+            | (PullCommandKind::Ack, BeanstalkResponse::Deleted) => PullAnswer::Done,
+            (PullCommandKind::Reserve, BeanstalkResponse::TimedOut) => PullAnswer::Jobs(Vec::new()),
+            (PullCommandKind::Reserve, BeanstalkResponse::Reserved { id, body }) => {
                 let Some(number) = std::str::from_utf8(&body).ok().and_then(|b| b.trim_end().parse().ok())
                 else {
                     bail!("job {id} has a body that nobody has put");
@@ -255,32 +255,32 @@ mod tests {
 
     #[test]
     fn jobs_are_read_from_the_answers_of_each_protocol() {
-        let tcp = TcpPull::new(12);
+        let tcp = TcpPullProtocol::new(12);
         let json = br#"{"code":1,"msg":"succ","data":[{"topic":"default","id":"7","body":{"id":"8"},"token":"AQ"}]}"#;
         let mut framed = Vec::new();
         assert!(Framing::Binary.append(json, &mut framed));
         let jobs = PullAnswer::Jobs(vec![job(7, "AQ")]);
-        assert_eq!(tcp.answer(BenchRequestKind::Reserve, &framed[..framed.len() - 1]).unwrap(), None);
-        assert_eq!(tcp.answer(BenchRequestKind::Reserve, &framed).unwrap(), Some((framed.len(), jobs)));
+        assert_eq!(tcp.answer(PullCommandKind::Reserve, &framed[..framed.len() - 1]).unwrap(), None);
+        assert_eq!(tcp.answer(PullCommandKind::Reserve, &framed).unwrap(), Some((framed.len(), jobs)));
         let (mut gone, text) = (Vec::new(), r#"{"code":0,"err":"gone"}"#);
         assert!(Framing::Binary.append(text.as_bytes(), &mut gone));
-        let answer = tcp.answer(BenchRequestKind::Ack, &gone).unwrap();
+        let answer = tcp.answer(PullCommandKind::Ack, &gone).unwrap();
         assert_eq!(answer, Some((gone.len(), PullAnswer::Refused(text.to_owned()))));
 
-        let http = HttpPull::new(12);
+        let http = HttpPullProtocol::new(12);
         let whole =
             b"HTTP/1.1 200 OK\r\ncontent-length: 36\r\n\r\n{\"jobs\":[{\"id\":\"7\",\"token\":\"A/+\"}]} ";
         let jobs = PullAnswer::Jobs(vec![job(7, "A/+")]);
-        assert_eq!(http.answer(BenchRequestKind::Reserve, whole).unwrap(), Some((whole.len(), jobs)));
-        assert_eq!(http.answer(BenchRequestKind::Reserve, &whole[..60]).unwrap(), None);
+        assert_eq!(http.answer(PullCommandKind::Reserve, whole).unwrap(), Some((whole.len(), jobs)));
+        assert_eq!(http.answer(PullCommandKind::Reserve, &whole[..60]).unwrap(), None);
 
-        let beanstalk = BeanstalkPull::new(12);
+        let beanstalk = BeanstalkPullProtocol::new(12);
         let two = b"RESERVED 3 12\r\n7           \r\nTIMED_OUT\r\n";
         let jobs = PullAnswer::Jobs(vec![job(7, "3")]);
-        assert_eq!(beanstalk.answer(BenchRequestKind::Reserve, two).unwrap(), Some((29, jobs)));
+        assert_eq!(beanstalk.answer(PullCommandKind::Reserve, two).unwrap(), Some((29, jobs)));
         let none = PullAnswer::Jobs(Vec::new());
-        assert_eq!(beanstalk.answer(BenchRequestKind::Reserve, &two[29..]).unwrap(), Some((11, none)));
-        let answer = beanstalk.answer(BenchRequestKind::Ack, b"NOT_FOUND\r\n").unwrap();
+        assert_eq!(beanstalk.answer(PullCommandKind::Reserve, &two[29..]).unwrap(), Some((11, none)));
+        let answer = beanstalk.answer(PullCommandKind::Ack, b"NOT_FOUND\r\n").unwrap();
         assert_eq!(answer, Some((11, PullAnswer::Refused("NOT_FOUND\r\n".to_owned()))));
     }
 }

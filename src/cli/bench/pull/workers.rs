@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::protocol::{BenchRequestKind, PullAnswer, PullProtocol, PulledJob};
+use super::protocol::{PullAnswer, PullCommandKind, PullProtocol, PulledJob};
 
 /// If nothing comes for this long, the clients stop waiting for the missing jobs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ struct PullConnection {
     stream: TcpStream,
     out: Vec<u8>,
     input: Vec<u8>,
-    in_flight: VecDeque<BenchRequestKind>,
+    in_flight: VecDeque<PullCommandKind>,
     /// The jobs from the answers so far that are not acked yet.
     jobs: Vec<PulledJob>,
     /// The numbers of the jobs whose acks are in flight.
@@ -40,7 +40,7 @@ struct PullConnection {
 
 /// What workers have done.
 #[derive(Debug, Default)]
-pub(super) struct PullRun {
+pub(super) struct PullResult {
     /// The jobs whose acks were answered.
     pub acked: HashSet<u64>,
     /// How many times a job came that had already come before.
@@ -89,8 +89,12 @@ impl<'a> PullWorkers<'a> {
 
     /// Works until `count` jobs are acked, or until nothing has come for `PATIENCE`. `came` gets each job when it
     /// comes.
-    pub(super) fn work(&mut self, count: u64, mut came: impl FnMut(&PulledJob, Instant)) -> Result<PullRun> {
-        let (mut run, mut events) = (PullRun::default(), Events::with_capacity(1024));
+    pub(super) fn work(
+        &mut self,
+        count: u64,
+        mut came: impl FnMut(&PulledJob, Instant),
+    ) -> Result<PullResult> {
+        let (mut run, mut events) = (PullResult::default(), Events::with_capacity(1024));
         let began = Instant::now();
         let mut last = began;
         let (protocol, batch) = (self.protocol, self.batch);
@@ -132,11 +136,11 @@ impl PullConnection {
     fn next(&mut self, protocol: &dyn PullProtocol, batch: usize) -> Result<()> {
         for job in self.jobs.drain(..) {
             protocol.ack(&job, &mut self.out);
-            self.in_flight.push_back(BenchRequestKind::Ack);
+            self.in_flight.push_back(PullCommandKind::Ack);
             self.acking.push_back(job.number);
         }
         let answers = protocol.reserve(batch, WAIT, &mut self.out);
-        self.in_flight.extend((0..answers).map(|_| BenchRequestKind::Reserve));
+        self.in_flight.extend((0..answers).map(|_| PullCommandKind::Reserve));
         self.flush()
     }
 
@@ -170,7 +174,7 @@ impl PullConnection {
     fn take_answers(
         &mut self,
         protocol: &dyn PullProtocol,
-        run: &mut PullRun,
+        run: &mut PullResult,
         came: &mut impl FnMut(&PulledJob, Instant),
     ) -> Result<()> {
         let (mut read, now) = (0, Instant::now());

@@ -8,7 +8,7 @@ use super::held::HeldJob;
 use super::kicks::shown;
 use super::reserving::tube_named;
 use super::session::BeanstalkSession;
-use super::stored_job::AttemptEndReason;
+use super::stored_job::BeanstalkNackReason;
 use host::now_ms;
 use model::job::{Attempt, Due, State, TopicName};
 use model::job_priority::JobPriority;
@@ -39,12 +39,12 @@ impl BeanstalkSession {
             BeanstalkCommand::Release { id, priority, delay_s } => {
                 let due = Due::In(Duration::from_secs(delay_s.into()));
                 let outcome = Outcome::RetryAs(due, JobPriority::from_number(priority));
-                let note = AttemptEndReason::Released { priority, delay_s };
+                let note = BeanstalkNackReason::Released { priority, delay_s };
                 self.give_up(id, outcome, note, BeanstalkResponse::Released).await
             }
             BeanstalkCommand::Bury { id, priority } => {
                 let outcome = Outcome::DeadLetterAs(JobPriority::from_number(priority));
-                self.give_up(id, outcome, AttemptEndReason::Buried { priority }, BeanstalkResponse::Buried)
+                self.give_up(id, outcome, BeanstalkNackReason::Buried { priority }, BeanstalkResponse::Buried)
                     .await
             }
             BeanstalkCommand::Touch(number) => self.touch(number).await,
@@ -176,7 +176,7 @@ impl BeanstalkSession {
         &mut self,
         number: u64,
         outcome: Outcome,
-        note: AttemptEndReason,
+        note: BeanstalkNackReason,
         done: BeanstalkResponse<'static>,
     ) -> Result<BeanstalkResponse<'static>, Problem> {
         let Some(job) = self.held.get(number).cloned() else { return Ok(BeanstalkResponse::NotFound) };

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use super::passed_state::ConnectionState;
+use super::passed_state::BeanstalkHandoffState;
 use super::port::BeanstalkPort;
 use host::{Owner, PASSED_MAX, PassListener, PassSocket, wait_readable};
 use protocol::beanstalk::TubeName;
@@ -106,7 +106,7 @@ impl HandoffSender {
         &self,
         port: &BeanstalkPort,
         stream: TcpStream,
-        state: &ConnectionState,
+        state: &BeanstalkHandoffState,
     ) -> io::Result<Option<TcpStream>> {
         let requests = self.requests(port);
         let state_bytes = match state.to_bytes(Instant::now()) {

@@ -9,7 +9,7 @@ use model::job::{JobKey, State, TopicName};
 use model::letters::RedrivePace;
 use model::scope::RequiredAccess;
 use protocol::beanstalk::BeanstalkResponse;
-use role::submit::{DeadLetterTask, Listing, StoreRequest};
+use role::submit::{DeadLetterTask, ListRequest, StoreRequest};
 use store::{Changed, DeadLetterSelection, StoredJob};
 
 /// How many jobs one step of a kick handles.
@@ -23,7 +23,7 @@ impl BeanstalkSession {
         state: State,
         limit: usize,
     ) -> Result<Vec<StoredJob>, Problem> {
-        let listing = Listing { topic: topic.clone(), state, filter: None, cursor: None, limit };
+        let listing = ListRequest { topic: topic.clone(), state, filter: None, cursor: None, limit };
         let ask = |reply: AnswerSender<_>| StoreRequest::list(listing, |page| reply.with(page));
         Ok(self.port().api.store_client.read(Some(self.holder().clone()), ask).await??.jobs)
     }

@@ -34,17 +34,19 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 
 pub(super) use self::handoff::listen;
-use self::passed_state::{ConnectionState, ReserveWait};
+use self::passed_state::{BeanstalkHandoffState, ReserveWait};
 use self::port::BeanstalkPort;
 use self::session::BeanstalkSession;
 use super::access::Peer;
 use super::api::Api;
 use super::places::{ConnectionGuard, ConnectionLimiter};
-use super::pool::{PoolHolder, ResourceShare};
+use super::pool::{PoolAllocation, PoolHolder};
 use super::tcp_port::{self, READ, WRITE, closed, read};
 use host::PassListener;
 use model::excerpt::Excerpt;
-use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse, CommandError, Put};
+use protocol::beanstalk::{
+    BeanstalkCommand, BeanstalkCommandError, BeanstalkDecoder, BeanstalkResponse, Put,
+};
 
 /// Puts are collected, and are stored together at this number of puts, or at this number of bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
@@ -82,7 +84,7 @@ async fn serve(
     stream: TcpStream,
     ip: IpAddr,
     place: ConnectionGuard,
-    passed: Option<ConnectionState>,
+    passed: Option<BeanstalkHandoffState>,
 ) {
     let _place = place;
     let holder = PoolHolder::Source(Peer::Address(ip).source());
@@ -229,7 +231,7 @@ impl BeanstalkConnection {
         // continue.
         let Some(mut input) = self.decoder.unread() else { return Ok(Some(self)) };
         input.extend(&self.input);
-        let state = ConnectionState {
+        let state = BeanstalkHandoffState {
             is_half_closed: self.is_half_closed,
             waiting: self.waiting,
             ..session.state(self.peer, input)
@@ -285,12 +287,12 @@ impl BeanstalkConnection {
         }
     }
 
-    fn refuse(&mut self, error: CommandError) {
+    fn refuse(&mut self, error: BeanstalkCommandError) {
         BeanstalkResponse::from(error).append(&mut self.out);
     }
 
     /// Decodes the next command from the bytes that have arrived.
-    fn decode(&mut self) -> Option<Result<BeanstalkCommand, CommandError>> {
+    fn decode(&mut self) -> Option<Result<BeanstalkCommand, BeanstalkCommandError>> {
         let all = self.input.make_contiguous();
         let mut rest: &[u8] = all;
         let decoded = self.decoder.decode(&mut rest);
@@ -333,7 +335,7 @@ impl BeanstalkConnection {
         self.write().await?;
         // The place is given back only now, when the response is written to the socket. So the places also limit the
         // number of responses that wait for clients that do not read.
-        drop::<Option<ResourceShare>>(place);
+        drop::<Option<PoolAllocation>>(place);
         Ok(AfterCommands::Continues)
     }
 

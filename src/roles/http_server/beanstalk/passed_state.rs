@@ -25,7 +25,7 @@ const INPUT_MAX: usize = 20 << 20;
 
 /// The state of a connection between two commands, or in a reserve that waits.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ConnectionState {
+pub(super) struct BeanstalkHandoffState {
     pub peer: IpAddr,
     pub used: TubeName,
     /// In the order in which they were first watched.
@@ -83,14 +83,14 @@ struct StateHeader {
     is_half_closed: bool,
     reserves: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    waiting: Option<PassedLimit>,
+    waiting: Option<PassedReserveWait>,
     input: usize,
 }
 
 /// How long a reserve still waits.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum PassedLimit {
+enum PassedReserveWait {
     LeftMs(u64),
     Unlimited,
 }
@@ -121,7 +121,7 @@ fn wrong(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("its state {why}"))
 }
 
-impl ConnectionState {
+impl BeanstalkHandoffState {
     /// Writes the state. An error of the kind `InvalidInput` means that it has too many bytes.
     pub(super) fn to_bytes(&self, now: Instant) -> io::Result<Vec<u8>> {
         if self.input.len() > INPUT_MAX {
@@ -155,8 +155,10 @@ impl ConnectionState {
             is_half_closed: self.is_half_closed,
             reserves: self.reserves,
             waiting: self.waiting.map(|limit| match limit {
-                ReserveWait::Until(until) => PassedLimit::LeftMs(to_ms(until.saturating_duration_since(now))),
-                ReserveWait::Unlimited => PassedLimit::Unlimited,
+                ReserveWait::Until(until) => {
+                    PassedReserveWait::LeftMs(to_ms(until.saturating_duration_since(now)))
+                }
+                ReserveWait::Unlimited => PassedReserveWait::Unlimited,
             }),
             input: self.input.len(),
         };
@@ -172,7 +174,7 @@ impl ConnectionState {
         bytes: &[u8],
         owners: &HashMap<String, Arc<Owner>>,
         now: Instant,
-    ) -> io::Result<ConnectionState> {
+    ) -> io::Result<BeanstalkHandoffState> {
         // The header has no raw newline inside.
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             return Err(ErrorKind::WouldBlock.into());
@@ -206,7 +208,7 @@ impl ConnectionState {
             };
             Ok((job.number, held))
         };
-        Ok(ConnectionState {
+        Ok(BeanstalkHandoffState {
             peer: head.peer,
             used: tube(&head.used)?,
             watched: head.watched.iter().map(tube).collect::<io::Result<_>>()?,
@@ -216,8 +218,8 @@ impl ConnectionState {
             is_half_closed: head.is_half_closed,
             reserves: head.reserves,
             waiting: head.waiting.map(|limit| match limit {
-                PassedLimit::LeftMs(ms) => ReserveWait::Until(now + Duration::from_millis(ms)),
-                PassedLimit::Unlimited => ReserveWait::Unlimited,
+                PassedReserveWait::LeftMs(ms) => ReserveWait::Until(now + Duration::from_millis(ms)),
+                PassedReserveWait::Unlimited => ReserveWait::Unlimited,
             }),
             input: input.to_vec(),
         })
@@ -259,7 +261,7 @@ mod tests {
             (Some(ReserveWait::Unlimited), b"put 0 0 1 2\r\n\n"),
             (Some(ReserveWait::Until(now + 5 * SECOND)), b"\xff\0"),
         ] {
-            let state = ConnectionState {
+            let state = BeanstalkHandoffState {
                 peer: "127.0.0.1".parse().unwrap(),
                 used: tube("a;b"),
                 watched: vec![tube("default"), tube("c")],
@@ -272,17 +274,18 @@ mod tests {
                 input: input.to_vec(),
             };
             let bytes = state.to_bytes(now).unwrap();
-            assert_eq!(ConnectionState::from_bytes(&bytes, &owners, now).unwrap(), state);
-            let kind =
-                |bytes: &[u8], owners| ConnectionState::from_bytes(bytes, owners, now).unwrap_err().kind();
+            assert_eq!(BeanstalkHandoffState::from_bytes(&bytes, &owners, now).unwrap(), state);
+            let kind = |bytes: &[u8], owners| {
+                BeanstalkHandoffState::from_bytes(bytes, owners, now).unwrap_err().kind()
+            };
             for cut in [0, 1, bytes.len() / 2, bytes.len() - input.len() - 1] {
                 assert_eq!(kind(&bytes[..cut], &owners), ErrorKind::WouldBlock, "{cut} bytes");
             }
             assert_eq!(kind(&bytes, &HashMap::new()), ErrorKind::InvalidData, "no lock of the owner");
             let newer = String::from_utf8_lossy(&bytes).replace("\"version\":1", "\"version\":2,\"new\":[]");
-            let e = ConnectionState::from_bytes(newer.as_bytes(), &owners, now).unwrap_err();
+            let e = BeanstalkHandoffState::from_bytes(newer.as_bytes(), &owners, now).unwrap_err();
             assert!(e.to_string().contains("has version 2, and this release understands 1"), "{e}");
-            let too_much = ConnectionState { input: vec![0; INPUT_MAX + 1], ..state };
+            let too_much = BeanstalkHandoffState { input: vec![0; INPUT_MAX + 1], ..state };
             assert_eq!(too_much.to_bytes(now).unwrap_err().kind(), ErrorKind::InvalidInput);
         }
     }

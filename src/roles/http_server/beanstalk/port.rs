@@ -24,8 +24,8 @@ use role::lock;
 #[derive(Clone)]
 pub(super) struct BeanstalkPort {
     pub api: Api,
-    state: Arc<Mutex<PortState>>,
-    numbers: Arc<Mutex<Numbers>>,
+    state: Arc<Mutex<BeanstalkPortState>>,
+    numbers: Arc<Mutex<BeanstalkJobNumbers>>,
     /// Changes when a tube is paused or resumed.
     pauses: watch::Sender<()>,
     pub started: Instant,
@@ -34,7 +34,7 @@ pub(super) struct BeanstalkPort {
 }
 
 /// The numbers of jobs.
-struct Numbers {
+struct BeanstalkJobNumbers {
     topics: watch::Receiver<Topics>,
     tags: TopicHashes,
     aliases: JobNumberTable,
@@ -43,7 +43,7 @@ struct Numbers {
     next: u64,
 }
 
-impl Numbers {
+impl BeanstalkJobNumbers {
     fn make(&mut self, topic: &TopicName) -> u64 {
         self.next = self.next.wrapping_add(1);
         self.tags.number(topic, now_ms(), self.next)
@@ -52,7 +52,7 @@ impl Numbers {
 
 /// What is known of the tubes and the connections. It is kept only in memory.
 #[derive(Default)]
-pub(super) struct PortState {
+pub(super) struct BeanstalkPortState {
     /// The tubes that are in use, and registered tubes that were in use. A tube whose pause came from an earlier
     /// process has an entry, too.
     tubes: HashMap<TubeName, TubeState>,
@@ -91,7 +91,8 @@ impl BeanstalkPort {
     pub(super) fn new(api: Api) -> BeanstalkPort {
         let topics = api.topics.clone();
         let tags = TopicHashes::new(&topics.borrow());
-        let numbers = Numbers { topics, tags, aliases: JobNumberTable::default(), next: fastrand::u64(..) };
+        let numbers =
+            BeanstalkJobNumbers { topics, tags, aliases: JobNumberTable::default(), next: fastrand::u64(..) };
         BeanstalkPort {
             api,
             state: Arc::default(),
@@ -102,7 +103,7 @@ impl BeanstalkPort {
         }
     }
 
-    pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut PortState) -> T) -> T {
+    pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut BeanstalkPortState) -> T) -> T {
         work(&mut lock(&self.state))
     }
 
@@ -207,7 +208,7 @@ impl BeanstalkPort {
         tubes
     }
 
-    fn with_numbers<T>(&self, work: impl FnOnce(&mut Numbers) -> T) -> T {
+    fn with_numbers<T>(&self, work: impl FnOnce(&mut BeanstalkJobNumbers) -> T) -> T {
         let mut numbers = lock(&self.numbers);
         if numbers.topics.has_changed().unwrap_or(false) {
             let tags = TopicHashes::new(&numbers.topics.borrow_and_update());
@@ -246,7 +247,7 @@ impl BeanstalkPort {
     /// Keeps the number that an earlier process gave to a job that was not added on this port.
     pub(super) fn keep_number(&self, number: u64, key: &JobKey) {
         if number_of(key).is_none() {
-            self.with_numbers(|Numbers { aliases, .. }| {
+            self.with_numbers(|BeanstalkJobNumbers { aliases, .. }| {
                 if aliases.number(key).is_none() && aliases.find(number).is_none() {
                     aliases.insert(number, key);
                 }
@@ -256,7 +257,7 @@ impl BeanstalkPort {
 
     /// Returns the keys that the job with this number may have.
     pub(super) fn keys(&self, number: u64) -> Vec<JobKey> {
-        self.with_numbers(|Numbers { tags, aliases, .. }| match aliases.find(number) {
+        self.with_numbers(|BeanstalkJobNumbers { tags, aliases, .. }| match aliases.find(number) {
             Some(key) => vec![key.clone()],
             None => {
                 let key =

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::pool::ResourceShare;
+use super::super::pool::PoolAllocation;
 use super::super::presence::ClientPresence;
 use super::super::problem::Problem;
 use super::super::store_client::AnswerSender;
@@ -91,7 +91,7 @@ impl BeanstalkSession {
     pub(super) async fn reserve(
         &mut self,
         until: Option<Instant>,
-    ) -> Option<(BeanstalkResponse<'static>, Option<ResourceShare>)> {
+    ) -> Option<(BeanstalkResponse<'static>, Option<PoolAllocation>)> {
         let place = match self.port().api.reserve_place(Some(self.holder().clone())) {
             Ok(place) => place,
             Err(problem) => {

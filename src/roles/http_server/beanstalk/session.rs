@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::super::pool::PoolHolder;
 use super::held::{HeldJob, HeldJobs};
-use super::passed_state::ConnectionState;
+use super::passed_state::BeanstalkHandoffState;
 use super::port::{BeanstalkPort, default_tube};
-use protocol::beanstalk::{CommandError, TubeName};
+use protocol::beanstalk::{BeanstalkCommandError, TubeName};
 use store::Outcome;
 
 /// If the store does not answer, the process tries for this time to give back the jobs of a connection that has ended.
@@ -49,7 +49,7 @@ impl BeanstalkSession {
     pub(super) fn resume(
         port: BeanstalkPort,
         holder: PoolHolder,
-        state: ConnectionState,
+        state: BeanstalkHandoffState,
     ) -> BeanstalkSession {
         let mut held = HeldJobs::default();
         for (number, job) in state.held {
@@ -93,8 +93,8 @@ impl BeanstalkSession {
     }
 
     /// Returns the state to pass on.
-    pub(super) fn state(&self, peer: IpAddr, input: Vec<u8>) -> ConnectionState {
-        ConnectionState {
+    pub(super) fn state(&self, peer: IpAddr, input: Vec<u8>) -> BeanstalkHandoffState {
+        BeanstalkHandoffState {
             peer,
             used: self.used.clone(),
             watched: self.watched.clone(),
@@ -174,8 +174,8 @@ impl BeanstalkSession {
     }
 
     /// Counts a refused put whose body is too big or does not end with CRLF. beanstalkd counts such puts, too.
-    pub(super) fn note_error(&mut self, error: CommandError) {
-        if matches!(error, CommandError::JobTooBig | CommandError::ExpectedCrlf) {
+    pub(super) fn note_error(&mut self, error: BeanstalkCommandError) {
+        if matches!(error, BeanstalkCommandError::JobTooBig | BeanstalkCommandError::ExpectedCrlf) {
             self.note_puts(1);
         }
     }

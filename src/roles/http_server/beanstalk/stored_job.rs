@@ -77,31 +77,31 @@ pub(super) fn ttr(headers: &Headers) -> Option<Duration> {
 
 /// The recorded reason why a client ended an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AttemptEndReason {
+pub(super) enum BeanstalkNackReason {
     Released { priority: u32, delay_s: u32 },
     Buried { priority: u32 },
 }
 
-impl fmt::Display for AttemptEndReason {
+impl fmt::Display for BeanstalkNackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AttemptEndReason::Released { priority, delay_s } => {
+            BeanstalkNackReason::Released { priority, delay_s } => {
                 write!(f, "released with priority {priority} and delay {delay_s}s")
             }
-            AttemptEndReason::Buried { priority } => write!(f, "buried with priority {priority}"),
+            BeanstalkNackReason::Buried { priority } => write!(f, "buried with priority {priority}"),
         }
     }
 }
 
-impl AttemptEndReason {
-    fn of(attempt: &Attempt) -> Option<AttemptEndReason> {
+impl BeanstalkNackReason {
+    fn of(attempt: &Attempt) -> Option<BeanstalkNackReason> {
         if let Some(rest) = attempt.error.strip_prefix("released with priority ") {
             let (priority, delay) = rest.split_once(" and delay ")?;
             let (priority, delay_s) = (priority.parse().ok()?, delay.strip_suffix('s')?.parse().ok()?);
-            return Some(AttemptEndReason::Released { priority, delay_s });
+            return Some(BeanstalkNackReason::Released { priority, delay_s });
         }
         let priority = attempt.error.strip_prefix("buried with priority ")?.parse().ok()?;
-        Some(AttemptEndReason::Buried { priority })
+        Some(BeanstalkNackReason::Buried { priority })
     }
 }
 
@@ -131,12 +131,12 @@ impl BeanstalkJobStats {
             kicks: 0,
         };
         for attempt in &view.attempts_log {
-            match AttemptEndReason::of(attempt) {
-                Some(AttemptEndReason::Released { delay_s, .. }) => {
+            match BeanstalkNackReason::of(attempt) {
+                Some(BeanstalkNackReason::Released { delay_s, .. }) => {
                     facts.delay_s = delay_s.into();
                     facts.releases += 1;
                 }
-                Some(AttemptEndReason::Buried { .. }) => facts.buries += 1,
+                Some(BeanstalkNackReason::Buried { .. }) => facts.buries += 1,
                 None if attempt.error == RAN_OUT => facts.timeouts += 1,
                 None => {}
             }
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn a_note_is_read_as_it_is_written() {
         for note in [
-            AttemptEndReason::Released { priority: u32::MAX, delay_s: 5 },
-            AttemptEndReason::Released { priority: 0, delay_s: 0 },
-            AttemptEndReason::Buried { priority: 1024 },
+            BeanstalkNackReason::Released { priority: u32::MAX, delay_s: 5 },
+            BeanstalkNackReason::Released { priority: 0, delay_s: 0 },
+            BeanstalkNackReason::Buried { priority: 1024 },
         ] {
             let attempt = Attempt {
                 number: 1,
@@ -191,8 +191,8 @@ mod tests {
                 error: note.to_string(),
                 late: None,
             };
-            assert_eq!(AttemptEndReason::of(&attempt), Some(note));
-            assert_eq!(AttemptEndReason::of(&Attempt { error: "released".to_owned(), ..attempt }), None);
+            assert_eq!(BeanstalkNackReason::of(&attempt), Some(note));
+            assert_eq!(BeanstalkNackReason::of(&Attempt { error: "released".to_owned(), ..attempt }), None);
         }
     }
 }

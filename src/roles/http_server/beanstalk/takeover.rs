@@ -17,7 +17,7 @@ use super::super::followed::watched;
 use super::super::places::ConnectionLimiter;
 use super::super::tcp_port::closed;
 use super::handoff::{BEGIN, OWNER, PAUSES, PassedPause, REFUSED, TAKEN};
-use super::passed_state::ConnectionState;
+use super::passed_state::BeanstalkHandoffState;
 use super::port::BeanstalkPort;
 use super::serve;
 use host::{Owner, PassListener, PassSocket};
@@ -165,7 +165,7 @@ impl ArrivingConnections {
         &mut self,
         message: &[u8],
         fd: Option<OwnedFd>,
-    ) -> Option<io::Result<(ConnectionState, OwnedFd)>> {
+    ) -> Option<io::Result<(BeanstalkHandoffState, OwnedFd)>> {
         let (kind, part) = message.split_first()?;
         match (*kind, fd, self.begun.take()) {
             (OWNER, Some(fd), begun) => {
@@ -191,7 +191,7 @@ impl ArrivingConnections {
             (_, _, None) => return None,
         }
         let (bytes, fd) = self.begun.take()?;
-        match ConnectionState::from_bytes(&bytes, &self.owners, Instant::now()) {
+        match BeanstalkHandoffState::from_bytes(&bytes, &self.owners, Instant::now()) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 self.begun = Some((bytes, fd));
                 None

@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::super::access::{Peer, holder, too_many_failures};
-use super::super::accounts::Role;
+use super::super::accounts::AccountRole;
 use super::super::api::Api;
 use super::super::body::JsonBody;
 use super::super::problem::Problem;
-use super::super::sessions::Sessions;
+use super::super::sessions::SessionSettings;
 use super::super::typed_body;
 use host::now_ms;
-use model::failure_limiter::{ClientSource, FailureLimiter, FailureVerdict};
+use model::failure_limiter::{ClientSource, FailureLimiter, FailureLimiterVerdict};
 use model::password::{self, StoredPassword};
 use model::scope::Scope;
 use model::session::{self, LIFE};
@@ -68,10 +68,10 @@ impl WrongPasswords {
     }
 
     /// Counts a wrong password.
-    fn record(&mut self, (source, account): (ClientSource, u64), now: Instant) -> FailureVerdict {
+    fn record(&mut self, (source, account): (ClientSource, u64), now: Instant) -> FailureLimiterVerdict {
         let of_source = self.of_source.record_failure(source, now);
         match self.of_account.record_failure((source, account), now) {
-            FailureVerdict::Counted => of_source,
+            FailureLimiterVerdict::Counted => of_source,
             too_many => too_many,
         }
     }
@@ -86,7 +86,7 @@ struct SessionResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<Role>,
+    role: Option<AccountRole>,
     /// The value that each change must carry in `dq-csrf`.
     #[serde(skip_serializing_if = "Option::is_none")]
     csrf: Option<String>,
@@ -99,7 +99,7 @@ fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
         signed_in: of.is_some(),
         has_accounts: api.registrar.is_there(),
         name: of.map(|(token, _)| token.name.as_str()),
-        role: of.map(|(token, _)| Role::from_account(token)),
+        role: of.map(|(token, _)| AccountRole::from_account(token)),
         csrf: of.and_then(|(token, value)| session::csrf(&api.sessions.as_ref()?.key, token, value)),
         version: env!("CARGO_PKG_VERSION"),
         instance: &api.settings.instance,
@@ -110,7 +110,7 @@ fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
 }
 
 /// Sets the session cookie in the browser. The browser keeps the cookie for `seconds`.
-fn set_cookie(response: &mut Response, sessions: &Sessions, value: &str, seconds: u64) {
+fn set_cookie(response: &mut Response, sessions: &SessionSettings, value: &str, seconds: u64) {
     let secure = if sessions.is_secure { "; Secure" } else { "" };
     let name = &sessions.cookie;
     let text = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
@@ -201,8 +201,8 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     else {
         let counted = lock(&WRONG_PASSWORDS).record(key, Instant::now());
         return match counted {
-            FailureVerdict::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
-            FailureVerdict::Counted => {
+            FailureLimiterVerdict::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
+            FailureLimiterVerdict::Counted => {
                 let detail = "there is no account of that name with that password";
                 Err(Problem::new(StatusCode::FORBIDDEN, "wrong_password", detail))
             }

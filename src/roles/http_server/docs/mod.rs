@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// Shows this document as a page for people.
 #[utoipa::path(get, path = "/docs", tag = "daemon", operation_id = "get_docs",
-    responses((status = 200, body = String, content_type = "text/html", description = "A page of HTML"), schema::ReadProblems))]
+    responses((status = 200, body = String, content_type = "text/html", description = "A page of HTML"), schema::ReadErrorResponses))]
 async fn show(State(api): State<Api>) -> Response {
     let page = api.docs_page.get_or_init(|| {
         let document: Value =

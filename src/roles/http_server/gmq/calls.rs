@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 
 use super::super::api::Api;
 use super::super::input;
-use super::super::pool::{PoolHolder, ResourceShare};
+use super::super::pool::{PoolAllocation, PoolHolder};
 use super::super::presence::ClientPresence;
 use super::super::problem::Problem;
 use super::super::store_client::AnswerSender;
@@ -48,7 +48,7 @@ pub(super) struct GmqPort {
 }
 
 /// A popped job. If the client does not get the job, the job is handed back.
-pub(super) struct PoppedReserve {
+pub(super) struct PoppedJobGuard {
     reserved: Option<ReservedLease>,
     body: String,
     delay: Duration,
@@ -58,10 +58,10 @@ pub(super) struct PoppedReserve {
     pull: PullHandle,
     /// The client's place. `http.max_reserves` limits the places. The place is taken until the answer is written to the
     /// client. So this setting also limits how many answers wait for clients that do not read.
-    _place: ResourceShare,
+    _place: PoolAllocation,
 }
 
-impl PoppedReserve {
+impl PoppedJobGuard {
     /// Returns the job as the answer shows it.
     pub(super) fn job(&self) -> PoppedJob<'_> {
         let LeasedJob { key, attempt, .. } = self.leased();
@@ -90,7 +90,7 @@ impl PoppedReserve {
     }
 }
 
-impl Drop for PoppedReserve {
+impl Drop for PoppedJobGuard {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
             // A job with TTR 0 is already settled, so the refusal has no effect for it.
@@ -199,7 +199,7 @@ impl GmqPort {
         topics: Vec<TopicName>,
         holder: PoolHolder,
         now: Instant,
-    ) -> Result<Option<PoppedReserve>, Problem> {
+    ) -> Result<Option<PoppedJobGuard>, Problem> {
         if topics.len() > MAX_TOPICS {
             let detail = format!("topics has {} topics, which is more than {MAX_TOPICS}", topics.len());
             return Err(Problem::field("topics", detail));
@@ -242,7 +242,7 @@ impl GmqPort {
         }
     }
 
-    fn popped(&self, reserved: ReservedLease, place: ResourceShare) -> PoppedReserve {
+    fn popped(&self, reserved: ReservedLease, place: PoolAllocation) -> PoppedJobGuard {
         let leased = &reserved.leased;
         let hold = leased.deadline_ms.saturating_sub(leased.leased_ms).max(0) as u64;
         let hold = Duration::from_millis(hold);
@@ -251,7 +251,7 @@ impl GmqPort {
             None => Duration::ZERO,
             Some(_) => seconds(&leased.headers, TTR).filter(Duration::is_zero).unwrap_or(hold),
         };
-        PoppedReserve {
+        PoppedJobGuard {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),
             ttr,

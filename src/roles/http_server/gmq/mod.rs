@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use self::calls::{GmqPort, PoppedReserve, failed};
+use self::calls::{GmqPort, PoppedJobGuard, failed};
 use self::succession::LeasesFile;
 use super::access::Peer;
 use super::api::Api;
@@ -77,7 +77,7 @@ struct GmqConnection {
     port: GmqPort,
     holder: PoolHolder,
     /// The pops that wait. When the connection ends, their jobs are handed back.
-    pops: JoinSet<(RequestId, Result<Option<PoppedReserve>, String>)>,
+    pops: JoinSet<(RequestId, Result<Option<PoppedJobGuard>, String>)>,
     /// The answers that are not written yet.
     out: Vec<u8>,
 }
@@ -164,7 +164,7 @@ impl GmqConnection {
     async fn answer_pop(
         &mut self,
         id: &RequestId,
-        popped: Result<Option<PoppedReserve>, String>,
+        popped: Result<Option<PoppedJobGuard>, String>,
     ) -> anyhow::Result<()> {
         match &popped {
             Ok(Some(popped)) => GmqResponse::Popped(popped.job()).append(id, &mut self.out),

@@ -19,12 +19,12 @@ use role::lock;
 pub(super) struct LeasesFile {
     path: PathBuf,
     last: Arc<Mutex<LastLeases>>,
-    file: Arc<tokio::sync::Mutex<LeasesFileVersion>>,
+    file: Arc<tokio::sync::Mutex<LeasesFileState>>,
 }
 
 /// What this process knows of the file.
 #[derive(Default)]
-struct LeasesFileVersion {
+struct LeasesFileState {
     /// The inode and the time of the file that was read or written last.
     seen: Option<(u64, i64, i64)>,
     /// How many leases were noted when the file was written.
@@ -64,7 +64,7 @@ impl LeasesFile {
         }
     }
 
-    fn read(&self, state: &mut LeasesFileVersion) -> io::Result<()> {
+    fn read(&self, state: &mut LeasesFileState) -> io::Result<()> {
         let metadata = match fs::metadata(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
@@ -78,7 +78,7 @@ impl LeasesFile {
         Ok(())
     }
 
-    fn write(&self, state: &mut LeasesFileVersion) -> io::Result<()> {
+    fn write(&self, state: &mut LeasesFileState) -> io::Result<()> {
         let noted = lock(&self.last).noted();
         if state.written == Some(noted) {
             return Ok(());
@@ -107,15 +107,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let line = |id: &str| format!("[\"t\",\"{id}\",[1],1,0,{}]\n", now_ms() + 60_000);
         let (first, second) = (LeasesFile::new(dir.path()), LeasesFile::new(dir.path()));
-        first.read(&mut LeasesFileVersion::default()).unwrap();
+        first.read(&mut LeasesFileState::default()).unwrap();
         lock(&first.last).note_text(&line("a"), now_ms());
-        first.write(&mut LeasesFileVersion::default()).unwrap();
+        first.write(&mut LeasesFileState::default()).unwrap();
         lock(&second.last).note_text(&line("b"), now_ms());
-        let mut state = LeasesFileVersion::default();
+        let mut state = LeasesFileState::default();
         second.write(&mut state).unwrap();
         assert_eq!(lock(&second.last).noted(), 2, "the file has the leases of both");
         let third = LeasesFile::new(dir.path());
-        let mut state = LeasesFileVersion::default();
+        let mut state = LeasesFileState::default();
         third.read(&mut state).unwrap();
         third.read(&mut state).unwrap();
         assert_eq!(lock(&third.last).noted(), 2);

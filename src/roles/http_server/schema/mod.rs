@@ -18,7 +18,9 @@ use model::tags::TAG_MAX;
 
 pub(super) use self::follower::Follower;
 pub(super) use self::priority::{job_priority, job_priority_or_null};
-pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReadProblems, ReserveProblems};
+pub(super) use self::problems::{
+    AckErrorResponses, ChangeErrorResponses, LookupErrorResponses, ReadErrorResponses, ReserveErrorResponses,
+};
 pub(super) use self::span::{job_expire_after, job_ttr, span};
 pub(super) use self::topic::{TopicRequestSchema, rate, topic_response};
 

@@ -37,16 +37,16 @@ const FIELD: (u16, &str) =
     (422, "The field that `field` names is wrong: `bad_field`, `missing_field`, `unknown_field`");
 
 /// The problems of a route that only shows things.
-pub(in super::super) struct ReadProblems;
-impl IntoResponses for ReadProblems {
+pub(in super::super) struct ReadErrorResponses;
+impl IntoResponses for ReadErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[])
     }
 }
 
 /// The errors of a route whose path or query names a topic or a job that may not exist.
-pub(in super::super) struct FindProblems;
-impl IntoResponses for FindProblems {
+pub(in super::super) struct LookupErrorResponses;
+impl IntoResponses for LookupErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[
             (404, "It does not exist: `unknown_topic`, `not_found`, `no_registry`"),
@@ -57,8 +57,8 @@ impl IntoResponses for FindProblems {
 }
 
 /// The problems of the route of tickets.
-pub(in super::super) struct AckProblems;
-impl IntoResponses for AckProblems {
+pub(in super::super) struct AckErrorResponses;
+impl IntoResponses for AckErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let own = [
             (404, "It is not a valid ticket: `no_ticket`"),
@@ -71,8 +71,8 @@ impl IntoResponses for AckProblems {
 }
 
 /// The problems of the routes that reserve jobs.
-pub(in super::super) struct ReserveProblems;
-impl IntoResponses for ReserveProblems {
+pub(in super::super) struct ReserveErrorResponses;
+impl IntoResponses for ReserveErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let own = [
             (404, "A topic does not exist: `unknown_topic`"),
@@ -87,8 +87,8 @@ impl IntoResponses for ReserveProblems {
 }
 
 /// The problems of a route that changes something.
-pub(in super::super) struct ChangeProblems;
-impl IntoResponses for ChangeProblems {
+pub(in super::super) struct ChangeErrorResponses;
+impl IntoResponses for ChangeErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let own = [
             (404, "It does not exist: `unknown_topic`, `not_found`"),

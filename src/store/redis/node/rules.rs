@@ -9,7 +9,7 @@ use crate::StoreError;
 
 /// What the caller gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallError {
+pub(super) enum ServerErrorKind {
     /// The server does not know the script. It has to be loaded first.
     Unknown,
     /// Another server of the Cluster has the shard.
@@ -39,42 +39,47 @@ pub(super) enum ConnectionFate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ErrorRule {
     code: &'static str,
-    pub means: CallError,
+    pub means: ServerErrorKind,
     /// Whether dq sends nothing more to the server for half a second. False if the error concerns only one of several
     /// shards.
     pub opens_breaker: bool,
     pub wires: ConnectionFate,
 }
 
-const fn rule(code: &'static str, means: CallError, opens_breaker: bool, wires: ConnectionFate) -> ErrorRule {
+const fn rule(
+    code: &'static str,
+    means: ServerErrorKind,
+    opens_breaker: bool,
+    wires: ConnectionFate,
+) -> ErrorRule {
     ErrorRule { code, means, opens_breaker, wires }
 }
 
 const RULES: [ErrorRule; 14] = [
     // The server is a replica, or a master that has been made one.
-    rule("READONLY", CallError::Away, true, ConnectionFate::AllDropped),
-    rule("MASTERDOWN", CallError::Away, true, ConnectionFate::AllDropped),
+    rule("READONLY", ServerErrorKind::Away, true, ConnectionFate::AllDropped),
+    rule("MASTERDOWN", ServerErrorKind::Away, true, ConnectionFate::AllDropped),
     // A Cluster says that the slot of the shard is on another server, or is being moved. dq never follows ASK:
     // docs/REDIS.md.
-    rule("MOVED", CallError::Elsewhere, false, ConnectionFate::Kept),
-    rule("ASK", CallError::Away, false, ConnectionFate::Kept),
-    rule("TRYAGAIN", CallError::Away, false, ConnectionFate::Kept),
-    rule("CLUSTERDOWN", CallError::Away, false, ConnectionFate::Kept),
+    rule("MOVED", ServerErrorKind::Elsewhere, false, ConnectionFate::Kept),
+    rule("ASK", ServerErrorKind::Away, false, ConnectionFate::Kept),
+    rule("TRYAGAIN", ServerErrorKind::Away, false, ConnectionFate::Kept),
+    rule("CLUSTERDOWN", ServerErrorKind::Away, false, ConnectionFate::Kept),
     // The server will work again, but not now.
-    rule("LOADING", CallError::Away, true, ConnectionFate::Kept),
-    rule("NOREPLICAS", CallError::Away, true, ConnectionFate::Kept),
-    rule("MISCONF", CallError::Away, true, ConnectionFate::Kept),
+    rule("LOADING", ServerErrorKind::Away, true, ConnectionFate::Kept),
+    rule("NOREPLICAS", ServerErrorKind::Away, true, ConnectionFate::Kept),
+    rule("MISCONF", ServerErrorKind::Away, true, ConnectionFate::Kept),
     // The server is full. Jobs that it has can still be delivered.
-    rule("OOM", CallError::Full, false, ConnectionFate::Kept),
-    rule("BUSY", CallError::Busy, false, ConnectionFate::Kept),
-    rule("NOSCRIPT", CallError::Unknown, false, ConnectionFate::Kept),
-    rule("DQSET", CallError::OtherSet, false, ConnectionFate::Kept),
+    rule("OOM", ServerErrorKind::Full, false, ConnectionFate::Kept),
+    rule("BUSY", ServerErrorKind::Busy, false, ConnectionFate::Kept),
+    rule("NOSCRIPT", ServerErrorKind::Unknown, false, ConnectionFate::Kept),
+    rule("DQSET", ServerErrorKind::OtherSet, false, ConnectionFate::Kept),
     // Only on a bell's connection: the server has become a replica, or a client ended the wait.
-    rule("UNBLOCKED", CallError::Refused, false, ConnectionFate::AllDropped),
+    rule("UNBLOCKED", ServerErrorKind::Refused, false, ConnectionFate::AllDropped),
 ];
 
 /// The rule for all codes that the table does not name.
-const OTHER: ErrorRule = rule("", CallError::Refused, false, ConnectionFate::Kept);
+const OTHER: ErrorRule = rule("", ServerErrorKind::Refused, false, ConnectionFate::Kept);
 
 /// Returns the rule for an error code.
 pub(super) fn rule_for(code: &str) -> ErrorRule {
@@ -86,13 +91,13 @@ impl ErrorRule {
     /// text after the error code.
     pub(super) fn failure(self, text: String, details: &str) -> Failure {
         match self.means {
-            CallError::OtherSet => Failure::OtherSet(details.to_owned()),
-            CallError::Unknown => Failure::NoScript,
-            CallError::Elsewhere => Failure::Elsewhere(text),
-            CallError::Away => Failure::NotRun(StoreError::NodeDown(text)),
-            CallError::Full => Failure::NotRun(StoreError::Full(text)),
-            CallError::Busy => Failure::NotRun(StoreError::Busy),
-            CallError::Refused => Failure::NotRun(StoreError::Unavailable(text)),
+            ServerErrorKind::OtherSet => Failure::OtherSet(details.to_owned()),
+            ServerErrorKind::Unknown => Failure::NoScript,
+            ServerErrorKind::Elsewhere => Failure::Elsewhere(text),
+            ServerErrorKind::Away => Failure::NotRun(StoreError::NodeDown(text)),
+            ServerErrorKind::Full => Failure::NotRun(StoreError::Full(text)),
+            ServerErrorKind::Busy => Failure::NotRun(StoreError::Busy),
+            ServerErrorKind::Refused => Failure::NotRun(StoreError::Unavailable(text)),
         }
     }
 }

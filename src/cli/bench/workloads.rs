@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::load::Dialect;
+use super::load::Workload;
 use protocol::dq::Framing;
 
 /// The longest answer that is read, in bytes.
@@ -49,9 +49,9 @@ impl JobTemplate {
 
 /// Adds over dq's TCP port.
 #[derive(Debug)]
-pub(super) struct TcpDialect(pub JobTemplate);
+pub(super) struct TcpAddWorkload(pub JobTemplate);
 
-impl Dialect for TcpDialect {
+impl Workload for TcpAddWorkload {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         let JobTemplate { run, body, .. } = &self.0;
         let (topic, delay) = (self.0.topic(number), self.0.delay(number));
@@ -77,9 +77,9 @@ impl Dialect for TcpDialect {
 
 /// Adds over HTTP.
 #[derive(Debug)]
-pub(super) struct HttpDialect(pub JobTemplate);
+pub(super) struct HttpAddWorkload(pub JobTemplate);
 
-impl Dialect for HttpDialect {
+impl Workload for HttpAddWorkload {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         let JobTemplate { run, body, .. } = &self.0;
         let (topic, delay_s) = (self.0.topic(number), self.0.delay(number) as f64 / 1000.0);
@@ -94,9 +94,9 @@ impl Dialect for HttpDialect {
 
 /// Pauses or resumes topics. Request number 0 is for `t0`, number 1 for `t1`, and so on.
 #[derive(Debug)]
-pub(super) struct PauseDialect(pub &'static str);
+pub(super) struct PauseWorkload(pub &'static str);
 
-impl Dialect for PauseDialect {
+impl Workload for PauseWorkload {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         post(&format!("/v1/topics/t{number}/{}", self.0), "", out);
     }
@@ -108,12 +108,12 @@ impl Dialect for PauseDialect {
 
 /// Looks for the records of single jobs, among `count` jobs that have ended.
 #[derive(Debug)]
-pub(super) struct FindDialect {
+pub(super) struct FindWorkload {
     pub run: &'static str,
     pub count: u64,
 }
 
-impl Dialect for FindDialect {
+impl Workload for FindWorkload {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         let id = fastrand::Rng::with_seed(number).u64(..self.count);
         let head = format!("GET /v1/find?id={}{id} HTTP/1.1\r\nhost: localhost\r\n\r\n", self.run);
@@ -131,9 +131,9 @@ impl Dialect for FindDialect {
 /// Calls a receiver without dq, to measure the receiver alone. (It uses another path, because these calls belong to no
 /// job.)
 #[derive(Debug)]
-pub(super) struct DirectCallDialect(pub String);
+pub(super) struct DirectCallWorkload(pub String);
 
-impl Dialect for DirectCallDialect {
+impl Workload for DirectCallWorkload {
     fn ask(&mut self, _number: u64, out: &mut Vec<u8>) {
         post("/alone", &self.0, out);
     }
@@ -175,9 +175,9 @@ fn http_answer(bytes: &[u8]) -> Result<Option<(usize, bool)>> {
 
 /// The work of an add, sent straight to Redis. It writes the job into a hash, and its due time into a sorted set.
 #[derive(Debug)]
-pub(super) struct RedisDialect(pub JobTemplate);
+pub(super) struct RedisFloorWorkload(pub JobTemplate);
 
-impl Dialect for RedisDialect {
+impl Workload for RedisFloorWorkload {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         let body = &self.0.body;
         let (topic, id) = (self.0.topic(number), self.0.id(number));
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_parser_reads_one_complete_answer_at_a_time() {
         let tcp =
-            TcpDialect(JobTemplate { run: String::new(), topics: 1, body: "1".into(), delay_ms: (0, 0) });
+            TcpAddWorkload(JobTemplate { run: String::new(), topics: 1, body: "1".into(), delay_ms: (0, 0) });
         let answer = br#"0036{"code":1,"msg":"succ","data":[]}   0002{}"#;
         assert_eq!(tcp.answer(answer).unwrap(), Some((40, true)));
         assert_eq!(tcp.answer(&answer[40..]).unwrap(), Some((6, false)));
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(http_answer(http).unwrap(), Some((45, true)));
         assert_eq!(http_answer(&http[45..]).unwrap(), Some((18, false)));
         assert_eq!(http_answer(&http[..44]).unwrap(), None);
-        let redis = RedisDialect(tcp.0.clone());
+        let redis = RedisFloorWorkload(tcp.0.clone());
         assert_eq!(redis.answer(b":1\r\n:1\r\n:0").unwrap(), Some((8, true)));
         assert_eq!(redis.answer(b":1\r\n-ERR\r\n").unwrap(), Some((10, false)));
         assert_eq!(redis.answer(b":1\r\n:1").unwrap(), None);
