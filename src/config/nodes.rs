@@ -68,8 +68,8 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
     })
 }
 
-/// The limits for the size of a spool, in bytes: the smallest size that is useful, and the largest size for which
-/// SQLite can number the pages.
+/// The smallest and the largest size of a spool, in bytes. A smaller spool is not useful. The largest size is 2^31
+/// pages of 4 kB, and SQLite allows that many pages.
 const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
 
 /// Returns where the spool is if the file does not name a path. The name of the file is made from `run_dir`. So several

@@ -165,8 +165,9 @@ pub(super) fn is_journal(fd: impl AsFd) -> bool {
     nix::sys::stat::fstat(fd).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Returns the text of a record as one line of bounded length, with any control characters escaped. Text from outside
-/// was already cut by [`Excerpt`], so it is much shorter than this bound.
+/// Returns the text of a record as one line of bounded length. A line break becomes a space, and a tab stays. All other
+/// control characters are escaped. Text from outside was already cut by [`Excerpt`], so it is much shorter than this
+/// bound.
 fn message(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(LONGEST));
     for (n, c) in text.chars().enumerate() {

@@ -46,7 +46,7 @@ pub enum InvalidDestination {
     /// The path has more than [`LAYERS_MAX`] layers of escapes.
     #[error("it is escaped more than {LAYERS_MAX} times")]
     Layers,
-    /// The unescaped path has bytes that are not UTF-8, a control character or a backslash.
+    /// The unescaped path has a control character, a backslash, or bytes that are not UTF-8.
     #[error("its unescaped form has a control character, a backslash, or bytes that are not UTF-8")]
     Unescaped,
     /// The path has two slashes in a row.

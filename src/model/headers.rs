@@ -65,8 +65,8 @@ const TAGS: &str = ":tags";
 /// one of the text. It is not a part of the headers, because the store itself reads it.
 pub const PRIORITY: &str = ":priority";
 
-/// The names of the members with the followers of a job, in the text of a store. `:then` has the followers in full, and
-/// `:next` has only their topics and ids.
+/// A store keeps the headers of a job as a JSON text. These members of the text have the followers of the job. `:then`
+/// has the followers in full, and `:next` has only their topics and ids.
 const THEN: &str = ":then";
 const NEXT: &str = ":next";
 
@@ -230,7 +230,7 @@ impl Headers {
     }
 
     /// Returns the headers as one line of JSON. Empty: the job has no headers, no destination, no tags, no links, no
-    /// time to run, and no moment after which no attempt begins.
+    /// time to run, and no expiry.
     pub fn to_text(&self) -> String {
         if self.is_empty() {
             return String::new();

@@ -30,7 +30,7 @@ const SECRETS_MAX: usize = 4;
 
 /// How long the answer to a report is remembered, and for how many tickets.
 const KEPT: Duration = Duration::from_secs(600);
-const KEPT_MAX: usize = 10_000;
+const KEPT_MAX: usize = 50_000;
 
 /// A report about the attempt that a ticket proves.
 #[derive(Debug)]

@@ -8,6 +8,10 @@ use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
 use model::job_priority::JobPriority;
 
+/// How many bytes the bodies of the jobs of one lease call have at most, unless a single job has more. So the answer to
+/// a client that reserves is not too large to be sent.
+pub const LEASE_BYTES: usize = 4 << 20;
+
 /// What a lease call asks for from one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRequest {

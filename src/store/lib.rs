@@ -46,8 +46,8 @@ pub use flow::{
 pub use lanes::{Lanes, ProbeAnswer, ServerQuery, hang_bell, open, open_lane, open_to_move, unhang};
 use lease::exchange_apart;
 pub use lease::{
-    LeaseRequest, LeaseResult, LeasedJob, Leases, Outcome, OwnerTag, Settled, Settlement, Settlements,
-    TimerWork, Token,
+    LEASE_BYTES, LeaseRequest, LeaseResult, LeasedJob, Leases, Outcome, OwnerTag, Settled, Settlement,
+    Settlements, TimerWork, Token,
 };
 pub use migrations::migrations;
 pub use outbox::{FollowerMaker, FollowerSendResult, Outbox, OutboxCause, OutboxEntry, OutboxState};

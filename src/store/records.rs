@@ -26,8 +26,8 @@ pub trait Records {
     /// step.
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()>;
 
-    /// Returns the records of an id, the last one first. The last [`RECORDS_OF_AN_ID`](model::record::RECORDS_OF_AN_ID)
-    /// records are always included.
+    /// Returns the records of an id, the last one first. The answer has at least the last
+    /// [`RECORDS_OF_AN_ID`](model::record::RECORDS_OF_AN_ID) records that the store still has.
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>>;
 
     /// Returns a page of a topic's records.

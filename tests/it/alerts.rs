@@ -38,7 +38,7 @@ fn refusing() -> Sink {
     Sink::answering(|_| cli::HandlerAnswer::new(500, "out of \"stock\"\n"))
 }
 
-/// Returns how many dead letters of a topic the mails to this recipient report in all.
+/// Adds up the dead letters of a topic that are reported in the mails to this recipient. Returns the sum.
 fn counted(smtp: &Smtp, to: &str, topic: &str) -> u64 {
     let mut sum = 0;
     for mail in smtp.of(to, &format!(" of topic {topic}\n")) {

@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
-use crate::support::{Daemon, SECOND, Sink, all_new, eventually, free_port, topic};
+use crate::support::{Daemon, SECOND, Sink, all_new, eventually, free_port, stats, topic};
 use cli::HandlerAnswer;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
@@ -232,6 +233,72 @@ fn answers_that_nobody_reads_take_little_memory() {
     // Others get their answers.
     root.get("/v1/topics/t/jobs?state=delayed&limit=1").is(200);
     Http::tcp(&daemon).get("/v1/stats").is(200);
+}
+
+#[test]
+fn reserves_whose_answers_nobody_reads_take_little_memory() {
+    let more = "mode = \"pull\"\nmax_attempts = 1000";
+    let daemon = Daemon::start(&format!("[[topic]]\nname = \"t\"\n{more}\n"));
+    let mut root = Http::unix(&daemon);
+    for n in 0..100 {
+        let job = json!({"id": n.to_string(), "body": "x".repeat(900_000)});
+        root.ask("POST", "/v1/topics/t/jobs", &job).is(201);
+    }
+    let before = resident_kib(&daemon, "dq-http-server");
+    let (body, mut most) = (r#"{"max":100,"lease":"100ms"}"#, 0);
+    let ask = format!(
+        "POST /v1/topics/t/reserve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut held: Vec<TcpStream> = Vec::new();
+    for _ in 0..60 {
+        let mut stream = connect_hostile(daemon.http);
+        let _ = stream.write_all(ask.as_bytes());
+        held.push(stream);
+        std::thread::sleep(Duration::from_millis(20));
+        most = most.max(resident_kib(&daemon, "dq-http-server"));
+    }
+    most = most.max(resident_kib(&daemon, "dq-http-server"));
+    let grown = most.saturating_sub(before);
+    assert!(grown < 150 << 10, "{grown} KiB more");
+    // Another client gets its jobs, and none has ended.
+    let some =
+        Http::tcp(&daemon).ask("POST", "/v1/topics/t/reserve", &json!({"max": 1, "wait": "30s"})).is(200);
+    assert_eq!(some["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(stats(&mut daemon.client(), "t")["dead"], 0);
+}
+
+#[test]
+fn a_client_that_goes_away_keeps_its_place_in_the_meantime() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let sink = Sink::answering({
+        let begun = Arc::clone(&begun);
+        move |_| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            HandlerAnswer { after: 8 * SECOND, ..HandlerAnswer::new(200, "") }
+        }
+    });
+    let daemon =
+        Daemon::start(&format!("[http]\nmax_requests = 4\n{}", topic("t", &sink, "timeout = \"60s\"")));
+    // Half of the places are for this client.
+    for n in 1..=2 {
+        let mut stream = connect_hostile(daemon.http);
+        let head = format!("POST /v1/topics/t/test HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {n}\r\n");
+        stream.write_all(format!("{head}Content-Length: 2\r\n\r\n{{}}").as_bytes()).unwrap();
+        eventually(20 * SECOND, "the call", || (begun.load(Ordering::Relaxed) == n).then_some(()));
+    }
+    let status = || {
+        let mut stream = connect_hostile(daemon.http);
+        let ask = "GET /v1/stats HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+        stream.write_all(ask.as_bytes()).unwrap();
+        rest(stream)[9..12].to_owned()
+    };
+    // dq has noticed long before the last of these requests that the clients are gone.
+    for _ in 0..20 {
+        assert_eq!(status(), "503");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eventually(30 * SECOND, "a free place", || (status() == "200").then_some(()));
 }
 
 #[test]

@@ -101,7 +101,8 @@ impl Monitor<'_> {
         String::from_utf8_lossy(&std::fs::read(self.file.path()).unwrap()).into_owned()
     }
 
-    /// Returns how many records each call of a script has touched: the number of words of its commands.
+    /// Returns about how many records each call of a script has touched. The number of words of the call's commands
+    /// stands for the number of records.
     fn touched(self) -> Vec<usize> {
         self.server.cli(&["echo", "it-is-over"]);
         eventually(60 * SECOND, "the end", || self.text().contains("it-is-over").then_some(()));

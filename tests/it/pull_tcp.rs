@@ -1,5 +1,6 @@
 //! Pull topics over the TCP port: clients reserve jobs, and report their outcomes.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::metrics::{page, samples};
@@ -52,6 +53,30 @@ fn report(client: &mut TcpClient, job: &Value, verb: &str, more: Value) -> Value
 fn is_refused(answer: &Value, err: &str, hint: &str) {
     assert_eq!((&answer["code"], &answer["err"]), (&json!(0), &json!(err)), "{answer}");
     assert!(answer["msg"].as_str().unwrap().contains(hint), "{answer}");
+}
+
+#[test]
+fn large_jobs_are_reserved_in_parts_and_none_is_lost() {
+    let daemon = Daemon::start(&pulled("t", "max_attempts = 1\nttr = \"1m\""));
+    let mut client = daemon.client();
+    let body = "x".repeat(400_000);
+    for n in 0..100 {
+        let mut job = add("t", &n.to_string(), 0);
+        job["body"] = json!(body);
+        data(&client.ask(&job).unwrap());
+    }
+    let all = json!({"cmd": "reserve", "topic": "t", "max": 100, "wait": "10s"});
+    let mut seen = BTreeSet::new();
+    while seen.len() < 100 {
+        let some = jobs(&client.ask(&all).unwrap());
+        assert!((1..=11).contains(&some.len()), "{} jobs after {}", some.len(), seen.len());
+        for job in some {
+            assert_eq!(job["attempt"], 1);
+            assert!(seen.insert(job["id"].to_string()));
+            data(&report(&mut client, &job, "ack", json!({})));
+        }
+    }
+    assert_eq!(stats(&mut client, "t")["dead"], 0);
 }
 
 #[test]

@@ -850,7 +850,8 @@ fn a_migration_that_died_half_way_is_finished_by_the_next_one() {
 fn a_failed_statement_leaves_the_whole_migration_undone() {
     let database = MariaDb::shared().database();
     let mut console = database.console();
-    // The first statements find their tables, but a view cannot be altered.
+    // The first statements succeed: they create only the tables that are missing. Then the statement that alters
+    // dq_topic fails, because dq_topic is a view.
     console.query_drop("CREATE TABLE rows_of_php (id INT, topic VARCHAR(255))").unwrap();
     console.query_drop("CREATE VIEW dq_topic AS SELECT * FROM rows_of_php").unwrap();
     let failed = open(&database.settings()).unwrap_err();

@@ -16,9 +16,9 @@ use model::settings;
 use model::topic::Rate;
 use store::{
     Added, Bell, BellKind, Change, Changed, CircuitOpening, CircuitState, Counts, DeadLetterKey,
-    DeadLetterOperation, DeadLetterSelection, Deleted, HELD_MS, Lanes, LeaseRequest, LeaseResult, LeasedJob,
-    LimitQuery, LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Reserver, Ring, Settled, Settlement,
-    Store, StoreError, Token,
+    DeadLetterOperation, DeadLetterSelection, Deleted, HELD_MS, LEASE_BYTES, Lanes, LeaseRequest,
+    LeaseResult, LeasedJob, LimitQuery, LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Reserver, Ring,
+    Settled, Settlement, Store, StoreError, Token,
 };
 
 mod bulk;
@@ -2092,6 +2092,25 @@ fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     assert!((60..140).contains(&early), "{early} of 200 in the first half");
 }
 
+fn a_lease_call_brings_few_large_bodies<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let large = |id: &str, bytes: usize| NewJob {
+        body: Body::parse(&format!("\"{}\"", "x".repeat(bytes))).unwrap(),
+        ..job("t", id, NOW)
+    };
+    let jobs: Vec<NewJob> = (0..7).map(|n| large(&n.to_string(), LEASE_BYTES / 4)).collect();
+    jobs.iter().for_each(|job| drop(add(&mut *s, std::slice::from_ref(job))));
+    // With several shards, the last job of a call can be too long.
+    let counts: Vec<usize> = (0..4).map(|_| lease(&mut *s, "t", 100).len()).collect();
+    assert!(counts.iter().all(|count| *count <= 4) && counts.iter().sum::<usize>() == 7, "{counts:?}");
+    // A job that is longer than this is leased alone.
+    for id in ["a", "b"] {
+        add(&mut *s, &[large(id, LEASE_BYTES + 1)]);
+    }
+    let counts: Vec<usize> = (0..2).map(|_| lease(&mut *s, "t", 100).len()).collect();
+    assert_eq!(counts, [1, 1]);
+}
+
 macro_rules! contract {
     ($($name:ident)*) => {
         contract! { @ embedded, super::Embedded: $($name)* }
@@ -2197,6 +2216,7 @@ contract! {
     tags_change_without_headers_and_path_and_back
     tags_stay_with_a_job_in_all_states
     the_time_to_run_changes_and_the_expiry_stays
+    a_lease_call_brings_few_large_bodies
     a_kept_id_is_unique_also_while_its_job_is_leased
     jobs_are_listed_forward_and_backward_without_a_gap
     each_state_is_listed_without_bodies

@@ -93,7 +93,8 @@ fn heal(state: &State, scenario: &Scenario) -> Result<State, String> {
     healed.nodes.iter_mut().for_each(|node| node.is_up = true);
     let on_nodes = healed.nodes.iter().map(|node| node.main.set.number);
     let newest = on_nodes.chain(healed.hosts.iter().map(|host| host.known.number)).max();
-    // If no node has the set that a host knows, the host reports this to the operator.
+    // The sets that hosts know count, too. If no node has such a set, the host reports this to the operator, who starts
+    // the command.
     let is_begun = newest != Some(1) || healed.mover != Mover::Idle;
     if is_begun {
         healed.mover = Mover::Idle;

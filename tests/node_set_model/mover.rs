@@ -105,8 +105,9 @@ impl State {
         Ok(self.mover != before)
     }
 
-    /// Reads the set of all nodes. Continues a change that is under way; otherwise orders the goal, or looks at a node
-    /// that fell back.
+    /// Reads the set of all nodes. If a change is under way, continues it. Otherwise begins a change if the nodes do
+    /// not have the goal yet. Also begins a change if a node does not have the newest set, so that the command looks at
+    /// this node again.
     fn begin(&mut self, scenario: &Scenario) -> Mover {
         if self.nodes.iter().any(|node| !node.is_up) {
             return Mover::Idle;

@@ -43,7 +43,7 @@ impl Clients {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Plays a part over TCP, until its end or the end of the campaign.
+    /// Sends the requests of a part of the schedule over TCP. Stops when all are sent, or when the campaign ends.
     pub fn play_tcp(&self, batches: &[Batch]) -> Vec<Operation> {
         let mut line = Line::new(self);
         for batch in batches {

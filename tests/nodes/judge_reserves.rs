@@ -7,8 +7,8 @@ impl Of<'_> {
     /// Reports a reserved job that was acked before, or that comes before the end of the delay of its nack.
     pub(super) fn judge_reserve(&self, delivery: &Delivery, say: &mut impl FnMut(Kind, Micros, String)) {
         let Delivery { version, at, asked: Some(asked), .. } = *delivery else { return };
-        // A job that was leased before the answer to an ack may still arrive after this answer, because its process may
-        // have been stopped for longer than its lease.
+        // A process may lease a job before the answer to an ack, and then be stopped for longer than the lease. So a
+        // client may get this job after that answer.
         let is_after = |o: &&&Operation| {
             self.is_certain(o) && (asked > o.answered || at > self.in_flight_until(o.answered))
         };

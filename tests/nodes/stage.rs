@@ -1,4 +1,5 @@
-//! The servers, a daemon on them, and the clients: what acts on them, and what inspects them at the end.
+//! The stage of a test: the servers, a daemon that uses them, and the clients. The functions here disturb them, and
+//! inspect them at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

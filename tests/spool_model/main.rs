@@ -3,9 +3,9 @@
 //! may change. The sender can die between any two steps, a shard can go down, an answer can be lost, and a message can
 //! arrive at any later time. docs/internals/NODES.md has the rules of the model.
 //!
-//! Every order of every event within the budgets of a scenario is explored. Each state is judged. The end that it comes
-//! to when all servers answer is judged, too. A rule can be left out ([`Rules`]), to show that the model finds the
-//! faults that the rule prevents.
+//! Every order of every event within the budgets of a scenario is explored. Each state is judged. For each state, the
+//! model also judges the end state that follows when all servers answer. A rule can be left out ([`Rules`]), to show
+//! that the model finds the faults that the rule prevents.
 
 mod explore;
 mod model;

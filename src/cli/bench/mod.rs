@@ -61,7 +61,7 @@ enum BenchCommand {
     /// Measure clients that reserve jobs and ack them, and how late jobs with a delay of a second come to clients that
     /// wait; compared with beanstalkd
     Pull(BenchPull),
-    /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
+    /// Measure how fast one of several Redis nodes takes jobs, while all nodes are up and while another node is down
     Outage(BenchOutage),
     /// Measure what an idle daemon costs
     Idle(BenchIdle),

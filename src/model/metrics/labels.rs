@@ -9,7 +9,7 @@ pub enum AddOutcome {
     Replaced,
     /// An existing job with the same id was kept, because of `keep`.
     Kept,
-    /// An existing job with the same id was kept, because of `reject`.
+    /// The new job was refused, because of `reject`: there is a job with the same id.
     Exists,
     /// The store did not accept it.
     Failed,

@@ -15,7 +15,8 @@ pub use self::template::{AlertTemplate, plain};
 pub use self::text::Message;
 use crate::status::Finding;
 
-/// The kind for jobs that became dead letters. Such an alert is an event that is never over.
+/// The kind for jobs that became dead letters. Such an alert has the state [`AlertPhase::Event`]: it is neither open
+/// nor over.
 pub const DEAD_LETTER: &str = "dead_letter";
 
 /// The kind of the alert which says that alerts do not reach a recipient. The other recipients get this alert.

@@ -23,7 +23,7 @@ use super::rates::PermitTable;
 use super::{Reserve, ReserveAnswer, ReservedLease, lease_orders};
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Permit, PermitRequest, Ring, StoreError};
+use store::{LEASE_BYTES, Permit, PermitRequest, Ring, StoreError};
 
 /// How long a client still waits for a lease that is under way, when the client's time is over.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -233,7 +233,9 @@ impl Broker {
         now: Instant,
     ) {
         let LeaseAnswer { mut jobs, left, expired } = answer;
-        let is_full = jobs.len() >= call.limit;
+        let bytes: usize = jobs.iter().map(|job| job.leased.body.as_str().len()).sum();
+        // The next job may have been too long for this call (`LEASE_BYTES`).
+        let is_full = jobs.len() >= call.limit || bytes > LEASE_BYTES / 2;
         for want in &call.wanted {
             let brought = jobs.iter().filter(|job| job.leased.key.topic == want.topic).count() as u32;
             let is_left = left.iter().any(|(topic, n)| *topic == want.topic && *n > 0);
@@ -272,13 +274,17 @@ impl Broker {
         }
     }
 
-    /// Gives jobs that were removed when they were reserved to any clients that wait for the topics of these jobs.
+    /// Gives jobs that were removed when they were reserved to any clients that wait for the topics of these jobs. A
+    /// client that asks for an owned lease gets none of these jobs: they have no lease.
     fn give_removed(&mut self, jobs: &mut Vec<ReservedLease>) {
         let removed = jobs.iter().filter(|job| job.ticket.is_none());
         for topic in removed.map(|job| job.leased.key.topic.clone()).collect::<BTreeSet<_>>() {
             let mut is_given =
                 |job: &mut ReservedLease| job.ticket.is_none() && job.leased.key.topic == topic;
-            while let Some(id) = self.waiting.get(&topic).and_then(|ids| ids.first().copied()) {
+            let takes = |id: &&u64| self.waiters.get(id).is_some_and(|waiter| !waiter.reserve.is_owned);
+            let clients: Vec<u64> =
+                self.waiting.get(&topic).into_iter().flatten().filter(takes).copied().collect();
+            for id in clients {
                 let max = self.waiters.get(&id).map_or(0, |waiter| waiter.reserve.max as usize);
                 let given: Vec<_> = jobs.extract_if(.., &mut is_given).take(max).collect();
                 if given.is_empty() {

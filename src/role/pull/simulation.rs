@@ -363,6 +363,8 @@ fn a_removed_job_of_a_client_that_is_gone_goes_to_another() {
         client: None,
         until: world.now + Duration::from_secs(60),
     };
+    // This client needs a lease, and a removed job has none.
+    world.broker.reserve(0, Reserve { is_owned: true, ..reserve(&gone) }, world.now);
     world.broker.reserve(1, reserve(&gone), world.now);
     world.broker.reserve(2, reserve(&gone), world.now);
     world.broker.reserve(3, reserve(&a), world.now);

@@ -139,9 +139,11 @@ impl BrokerThread {
         let lanes = self.store.lanes().clone();
         let (count, home_lanes) = (lanes.count(), lanes);
         let home_of = Box::new(move |name: &str| home_lanes.home_of(name));
-        let mut broker = Broker::new(count, topics, home_of, Instant::now());
+        let mut now = Instant::now();
+        let mut broker = Broker::new(count, topics, home_of, now);
         loop {
-            let next = broker.next(Instant::now());
+            // The broker has acted at `now`. With a later moment, what became due in between would be forgotten.
+            let next = broker.next(now);
             let first = match next {
                 None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => received.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -154,7 +156,8 @@ impl BrokerThread {
             while let Ok(event) = received.try_recv() {
                 self.take(event, &mut broker);
             }
-            broker.act(Instant::now());
+            now = Instant::now();
+            broker.act(now);
             for (id, answer) in broker.take_answers() {
                 self.deliver(id, answer, &mut broker);
             }

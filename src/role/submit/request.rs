@@ -162,7 +162,8 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(job_search::find(store, &query)))
     }
 
-    /// Looks for an id in these topics. Stops when the time of a step is over.
+    /// Looks for an id in these topics. Stops when the time that one request may take is over. Looks at least at one
+    /// topic.
     pub fn find_id(
         topics: Vec<SearchedTopic>,
         id: JobId,

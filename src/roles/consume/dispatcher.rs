@@ -50,8 +50,8 @@ impl RunningCallback {
     }
 }
 
-/// Returns the home lane of a topic or a host. This lane grants the permits. Only its answers about the circuit of the
-/// topic are logged.
+/// Returns the home lane of a topic or a host. This lane grants the permits. All lanes answer about the circuit of a
+/// topic, but only the answer of the home lane is logged.
 pub(super) type HomeOf = Box<dyn Fn(&str) -> usize>;
 
 /// What one consumer knows, and its orders that the main loop has not taken yet.

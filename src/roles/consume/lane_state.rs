@@ -104,7 +104,8 @@ pub(super) struct LeaseUnderWay {
 struct LeaseSearch {
     /// `All`: it is not known which topics have ready jobs.
     asks: LeaseTopicSelection,
-    /// Whether the bell rang for the jobs. If so, the lease does not wait for outcomes to gather.
+    /// Whether the bell rang for the jobs. If so, and if the lane knows of no other work, the lease does not wait for
+    /// further outcomes.
     is_rung: bool,
 }
 
@@ -117,7 +118,8 @@ pub(super) enum BellState {
     Ignored,
     /// It has been ordered to take the bell down.
     TakenDown,
-    /// The bell is down. If its rings would be lost, all bells were rung, so that other processes look for the work.
+    /// The bell is down. If this kind of bell can lose rings (`loses_rings`), all bells were rung. So other processes
+    /// look for the work of the lost rings.
     Gone,
 }
 

@@ -101,7 +101,8 @@ mod tests {
             let back = passing.heard(rings.clone(), now);
             assert_eq!(back, if n == 0 { &rings[..] } else { &rings[..2] });
         }
-        // A ring that has come back is given back once more. It is forgotten if it does not come back again.
+        // A ring that has come back is kept for a while. Then this process gives it back again. It is forgotten if it
+        // does not come back again.
         assert_eq!(passing.next(), Some(now + SOON));
         assert_eq!(passing.again(now + SOON), [ring("u", 0, "7")]);
         assert_eq!(passing.next(), Some(now + SOON * 3));

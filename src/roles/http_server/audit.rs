@@ -22,6 +22,7 @@ use super::cursor;
 use super::input;
 use super::problem::Problem;
 use super::registrar::Registrar;
+use super::reserves::RequestShare;
 use super::route_rule::is_route;
 use super::schema;
 use host::now_ms;
@@ -114,9 +115,12 @@ pub(super) async fn record_changes<F: Future<Output = Response> + Send + 'static
         return next(request).await;
     };
     let (mut parts, body) = request.into_parts();
+    let place = parts.extensions.get::<RequestShare>().cloned();
     let target = target(&mut parts).await;
     let (answer, registrar) = (next(Request::from_parts(parts, body)), registrar.clone());
     let done = tokio::spawn(async move {
+        // The request keeps its place until it is done, even if the client disconnects.
+        let _place = place;
         let response = answer.await;
         if let Some(entry) = entry(&response, caller, action, target) {
             // The entry is written even if the answer no longer waits for it.

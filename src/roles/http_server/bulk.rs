@@ -18,6 +18,7 @@ use super::body::JsonBody;
 use super::bulk_input::{self, BulkBody};
 use super::cursor;
 use super::input;
+use super::pool::PoolHolder;
 use super::problem::Problem;
 use super::schema;
 use super::store_client::AnswerSender;
@@ -83,8 +84,8 @@ pub(super) struct BulkResponse {
     topic: String,
     /// `cancel`, `reschedule`, `run`, `redrive` or `replay`.
     operation: &'static str,
-    /// `reschedule`: the new due time, or the beginning of the span. Null for `reschedule` with `by`, and for the other
-    /// operations.
+    /// `reschedule`: the new due time. If the jobs are spread over a span, this is the beginning of the span. Null for
+    /// `reschedule` with `by`, and for the other operations.
     #[schema(required = true)]
     at: Option<String>,
     /// `reschedule`: by how many milliseconds the due times change. Negative: the jobs are due earlier.
@@ -223,7 +224,7 @@ async fn begin(
     may(&requester, &caller, &request)?;
     api.topic(&request.topic)?;
     if is_dry_run {
-        let counted = api.count_bulk(request).await?;
+        let counted = api.count_bulk(request, requester.holder).await?;
         let nothing = AuditNote { is_nothing: true, ..AuditNote::default() };
         return Ok(ApiResponse::new(StatusCode::OK, &counted).noting(nothing));
     }
@@ -349,7 +350,11 @@ impl Api {
     }
 
     /// Counts what an operation would change. It counts in steps, so that other requests get their turn.
-    async fn count_bulk(&self, request: BulkRequest) -> Result<BulkDryRunResponse, Problem> {
+    async fn count_bulk(
+        &self,
+        request: BulkRequest,
+        holder: Option<PoolHolder>,
+    ) -> Result<BulkDryRunResponse, Problem> {
         let (until, started_ms) = (Instant::now() + PATIENCE, now_ms());
         let (mut progress, mut matched) = (BulkProgress::default(), 0);
         loop {
@@ -357,7 +362,7 @@ impl Api {
             let ask = |reply: AnswerSender<_>| {
                 StoreRequest::look_at_many(request, started_ms, before, |found| reply.with(found))
             };
-            let (after, more) = self.store_client.read(None, ask).await??;
+            let (after, more) = self.store_client.read(holder.clone(), ask).await??;
             matched += more;
             progress = after;
             if progress.is_looked || Instant::now() >= until || progress.counts.looked_at >= LOOKS {

@@ -47,6 +47,11 @@ impl RevisionCondition {
         Ok(RevisionCondition { of, absent })
     }
 
+    /// The request is meant for this revision.
+    pub(super) fn at(revision: Revision) -> RevisionCondition {
+        RevisionCondition { of: Some(vec![revision.to_string()]), absent: false }
+    }
+
     pub(super) fn is_any(&self) -> bool {
         self.of.is_none() && !self.absent
     }

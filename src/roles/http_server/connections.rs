@@ -221,6 +221,8 @@ impl ConnectionTask {
             request.extensions_mut().insert(peer);
             request.extensions_mut().insert(proof_of_requests.clone());
             request.extensions_mut().insert(presence_of_requests.clone());
+            let memory = unread::AnswerMemory { pool: unread.clone(), holder: reader.clone() };
+            request.extensions_mut().insert(memory);
             let kind = unread::RequestEffect::to_request(&request);
             let (answer, stage) = (app.call(request), at_answer.clone());
             let (unread, reader) = (unread.clone(), reader.clone());

@@ -30,7 +30,7 @@ const TAG: &str = "a tag";
 /// Reads a moment in Unix milliseconds. A span, such as `2h`, means a time before now.
 pub(super) fn when(text: &str) -> Option<i64> {
     match humantime::parse_duration(text) {
-        // (This parser also accepts `0` as a span.)
+        // This parser also accepts `0` as a span. A plain number is not a span here.
         Ok(span) if text.parse::<i64>().is_err() => {
             now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)
         }

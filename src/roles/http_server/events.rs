@@ -2,7 +2,7 @@
 //! only while there are clients.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,11 +14,12 @@ use axum::routing::get;
 use http_body_util::channel::{Channel, Sender};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use super::api::Api;
+use super::api::{Api, CallerContext};
 use super::metrics::joined;
+use super::pool::ResourcePool;
 use super::problem::Problem;
 use super::topic_shown::ShownCircuit;
 use host::{findings, now_ms, whole_status};
@@ -48,7 +49,11 @@ const STALLED: Duration = Duration::from_secs(10);
 /// How many clients may get events at the same time. There is a limit, because dq compares all topics with the last
 /// event of each client each second.
 const LISTENERS: usize = 64;
-static SEATS: Semaphore = Semaphore::const_new(LISTENERS);
+
+/// How many of these one client may be.
+const OWN_LISTENERS: usize = LISTENERS / 2;
+
+static SEATS: LazyLock<ResourcePool> = LazyLock::new(|| ResourcePool::new(LISTENERS, OWN_LISTENERS));
 
 /// A topic at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -271,10 +276,15 @@ pub(super) fn routes() -> Router<Api> {
     Router::new().route("/v1/events", get(events))
 }
 
-async fn events(State(api): State<Api>, pass: Option<Extension<VerifiedToken>>) -> Response {
-    let Ok(seat) = SEATS.try_acquire() else {
-        return Problem::unavailable("busy", format!("{LISTENERS} clients already follow the events"))
-            .into_response();
+async fn events(
+    State(api): State<Api>,
+    requester: CallerContext,
+    pass: Option<Extension<VerifiedToken>>,
+) -> Response {
+    let Some(seat) = SEATS.take(requester.holder, 1) else {
+        let detail =
+            format!("{LISTENERS} clients already follow the events, or {OWN_LISTENERS} are this one");
+        return Problem::unavailable("busy", detail).into_response();
     };
     let (mut to, body) = Channel::<Bytes>::new(1);
     let closing = api.closing.subscribe();

@@ -26,6 +26,7 @@ use super::schema;
 use super::store_client::AnswerSender;
 use super::topics::found;
 use model::job::{State as JobState, TopicName};
+use model::scope::RequiredAccess;
 use registry::{Expected, Registry, RegistryError};
 use role::submit::StoreRequest;
 
@@ -128,18 +129,34 @@ impl Api {
         Ok(RemainingJobs { pending: of(|c| c.delayed + c.ready + c.leased), dead: of(|c| c.dead), away })
     }
 
-    /// Whether the registry has the topic. A revision other than the expected one is an error.
-    async fn is_there(&self, name: &TopicName, condition: &RevisionCondition) -> Result<bool, Problem> {
+    /// Returns the condition of the removal, if the registry has the topic. A revision other than the expected one is an
+    /// error. A caller that may not remove all topics removes only the revision that was checked here. So it cannot
+    /// remove limits that an administrator sets at the same time.
+    async fn checked_condition(
+        &self,
+        name: &TopicName,
+        condition: &RevisionCondition,
+        requester: &CallerContext,
+    ) -> Result<Option<RevisionCondition>, Problem> {
         if !self.registrar.is_there() {
-            return Ok(false);
+            return Ok(None);
         }
-        let (of, condition) = (name.clone(), condition.clone());
+        let (of, wanted) = (name.clone(), condition.clone());
         let look = move |registry: &mut dyn Registry| {
-            let Some(there) = found(registry, &of)? else { return Ok(false) };
-            condition.check(&of, Some(there.map(|(_, revision)| revision)))?;
-            Ok(true)
+            let there = found(registry, &of)?;
+            if let Some(there) = &there {
+                wanted.check(&of, Some(there.as_ref().map(|(_, revision)| *revision)))?;
+            }
+            Ok(there)
         };
-        Ok(self.registrar.ask(look).await?)
+        let Some(there) = self.registrar.ask(look).await? else { return Ok(None) };
+        match there {
+            Some((topic, revision)) if !requester.permits(RequiredAccess::Admin) => {
+                AdminSettingsAccess::for_requester(requester, &self.topics.borrow()).check_removal(&topic)?;
+                Ok(Some(RevisionCondition::at(revision)))
+            }
+            _ => Ok(Some(condition.clone())),
+        }
     }
 
     /// Removes a topic from the registry.
@@ -265,7 +282,8 @@ async fn delete(
             AdminSettingsAccess::for_requester(&requester, &topics).check_removal(topic)?;
         }
     }
-    let is_there = api.is_there(&name, &condition).await?;
+    let checked = api.checked_condition(&name, &condition, &requester).await?;
+    let (is_there, condition) = (checked.is_some(), checked.unwrap_or(condition));
     if !is_there && decision != Some(RemainingJobsChoice::Purge) {
         return Err(Problem::unknown_topic(&name));
     }

@@ -21,6 +21,7 @@ use super::body;
 use super::pool::PoolHolder;
 use super::presence::ClientPresence;
 use super::problem::Problem;
+use super::reserves::RequestShare;
 use role::lock;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -82,7 +83,7 @@ struct IdempotencyTable {
     bytes: usize,
 }
 
-/// The answers that are kept. It is cheap to clone.
+/// The answers that are kept. A clone is cheap, because all clones share one table.
 #[derive(Clone, Default)]
 pub(super) struct Replays(Arc<Mutex<IdempotencyTable>>);
 
@@ -190,6 +191,7 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     // The request continues even if its client is gone.
     head.extensions.insert(ClientPresence::default());
     let holder = head.extensions.get::<PoolHolder>().cloned();
+    let share = head.extensions.get::<RequestShare>().cloned();
     let body = body::read(Body::new(Limited::new(body, api.max_body)), api, holder).await?;
     let mut hasher = DefaultHasher::new();
     (&body[..], head.uri.query()).hash(&mut hasher);
@@ -214,8 +216,12 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     let begun = RunningKey { replays: replays.clone(), place, kept: false };
     let request = Request::from_parts(head, Body::from(body));
     // A client that gives up will send the request again. So the request continues without the client, and its answer
-    // is kept.
-    let done = tokio::spawn(done(replays, begun, of, next.run(request)));
+    // is kept. It keeps its place among the running requests until it is done.
+    let done = done(replays, begun, of, next.run(request));
+    let done = tokio::spawn(async move {
+        let _share = share;
+        done.await
+    });
     done.await.unwrap_or_else(|_| Err(Problem::unavailable("unknown", "the outcome is unknown")))
 }
 

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::extract::{Extension, State};
+use axum::extract::rejection::ExtensionRejection;
+use axum::extract::{Extension, FromRequestParts, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -21,6 +23,7 @@ use super::presence::ClientPresence;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, BoundedNumber, JsonDuration};
+use super::unread::{AnswerMemory, busy};
 use model::destination::Destination;
 use model::job::TopicName;
 use model::scope::RequiredAccess;
@@ -167,6 +170,24 @@ impl<'a> ReservedJob<'a> {
     }
 }
 
+/// What a handler knows about a client that waits for jobs.
+struct WaitingClient {
+    place: RequestShare,
+    presence: ClientPresence,
+    memory: AnswerMemory,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for WaitingClient {
+    type Rejection = ExtensionRejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<WaitingClient, ExtensionRejection> {
+        let Extension(place) = Extension::from_request_parts(parts, state).await?;
+        let Extension(presence) = Extension::from_request_parts(parts, state).await?;
+        let Extension(memory) = Extension::from_request_parts(parts, state).await?;
+        Ok(WaitingClient { place, presence, memory })
+    }
+}
+
 /// Where the handler waits for its answer. If the client goes away, the jobs that were leased for it are handed back.
 struct PendingReserve {
     answer: oneshot::Receiver<ReserveAnswer>,
@@ -267,16 +288,20 @@ impl Api {
     async fn reserved(
         &self,
         requester: CallerContext,
-        (place, client): (&RequestShare, &ClientPresence),
+        WaitingClient { place, presence, memory }: &WaitingClient,
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
         let _place = self.reserve_place(requester.holder)?;
         place.give_up();
-        let jobs = self.wait_for_jobs(reserve, client).await?;
-        Ok(ApiResponse::new(
-            StatusCode::OK,
-            &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
-        ))
+        let jobs = self.wait_for_jobs(reserve, presence).await?;
+        let shown = ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() };
+        let answer = ApiResponse::new(StatusCode::OK, &shown);
+        // A job without a ticket is removed already and cannot be handed back.
+        if !memory.has_room(answer.json.len()) && jobs.iter().all(|job| job.ticket.is_some()) {
+            self.pull.refuse(jobs);
+            return Err(busy("read the others first. The jobs were handed back"));
+        }
+        Ok(answer)
     }
 
     /// Takes one of the places for clients that reserve jobs.
@@ -315,8 +340,7 @@ impl Api {
     responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveErrorResponses))]
 async fn reserve(
     State(api): State<Api>,
-    Extension(place): Extension<RequestShare>,
-    Extension(client): Extension<ClientPresence>,
+    client: WaitingClient,
     Extension(peer): Extension<Peer>,
     requester: CallerContext,
     TopicInPath(topic): TopicInPath,
@@ -327,7 +351,7 @@ async fn reserve(
     drop(json);
     let reserve = without_topics(max, wait, lease, (consumer, peer))?;
     let topics = api.pulled(vec![topic])?;
-    api.reserved(requester, (&place, &client), Reserve { topics, ..reserve }).await
+    api.reserved(requester, &client, Reserve { topics, ..reserve }).await
 }
 
 /// Reserves jobs of several topics, in the order of preference.
@@ -336,8 +360,7 @@ async fn reserve(
     responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveErrorResponses))]
 async fn reserve_of_several(
     State(api): State<Api>,
-    Extension(place): Extension<RequestShare>,
-    Extension(client): Extension<ClientPresence>,
+    client: WaitingClient,
     Extension(peer): Extension<Peer>,
     requester: CallerContext,
     JsonBody(json): JsonBody,
@@ -361,5 +384,5 @@ async fn reserve_of_several(
         }
     }
     let topics = api.pulled(names)?;
-    api.reserved(requester, (&place, &client), Reserve { topics, ..reserve }).await
+    api.reserved(requester, &client, Reserve { topics, ..reserve }).await
 }

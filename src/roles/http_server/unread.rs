@@ -21,6 +21,20 @@ pub(super) fn pool() -> ResourcePool {
     ResourcePool::new(LIMITS.0, LIMITS.1)
 }
 
+/// An extension of a request: the memory for large answers to this client.
+#[derive(Debug, Clone)]
+pub(super) struct AnswerMemory {
+    pub pool: ResourcePool,
+    pub holder: Option<PoolHolder>,
+}
+
+impl AnswerMemory {
+    /// Whether there is room for an answer of this length, in bytes.
+    pub(super) fn has_room(&self, length: usize) -> bool {
+        length as u64 <= SMALL || self.pool.take(self.holder.clone(), length).is_some()
+    }
+}
+
 /// The bytes of an answer, with the part of the pool that they take. The part is free again when the last byte is
 /// written.
 struct AnswerBytes {
@@ -41,7 +55,7 @@ pub(super) enum RequestEffect {
     Shows,
     /// The answer says what was changed, so it is never replaced.
     Changed,
-    /// The answer says what was changed for each job of a batch, so it can be large.
+    /// The answer has a part for each job of a batch, or each reserved job, so it can be large.
     ChangedBatch,
 }
 
@@ -49,12 +63,15 @@ impl RequestEffect {
     pub(super) fn to_request<B>(request: &Request<B>) -> RequestEffect {
         match request.method() {
             &Method::GET => RequestEffect::Shows,
-            _ if request.uri().path().ends_with("/batch") => RequestEffect::ChangedBatch,
-            _ => RequestEffect::Changed,
+            _ => match request.uri().path().rsplit('/').next() {
+                Some("batch" | "reserve") => RequestEffect::ChangedBatch,
+                _ => RequestEffect::Changed,
+            },
         }
     }
 
-    /// Returns the refusal of a batch if the pool has no room for its answer. A refused batch has changed nothing.
+    /// Returns the refusal of a batch or reserve if the pool has no room for its answer. A refused one has changed
+    /// nothing.
     pub(super) fn refusal(self, pool: &ResourcePool, holder: Option<&PoolHolder>) -> Option<Response> {
         let is_full =
             self == RequestEffect::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
@@ -62,7 +79,7 @@ impl RequestEffect {
     }
 }
 
-fn busy(advice: &str) -> Problem {
+pub(super) fn busy(advice: &str) -> Problem {
     let detail = format!("too many large answers wait for their clients to read them: {advice}");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
 }
@@ -70,7 +87,8 @@ fn busy(advice: &str) -> Problem {
 /// Returns the answer to a request. The answer counts in the pool until it is written. An answer that only shows
 /// something is replaced by a refusal if there is no room for it. An answer about a change is kept, and counts even
 /// beyond the limit. Then the next batches are refused before they begin. So only batches that were already running can
-/// exceed the limit. The limit of memory for bodies also limits the number of running batches.
+/// exceed the limit. The limit of memory for bodies also limits the number of running batches. (A reserve whose answer
+/// has no room hands its jobs back: `reserves`.)
 pub(super) async fn bound(
     kind: RequestEffect,
     answer: Response,
@@ -127,6 +145,10 @@ mod tests {
             answer(RequestEffect::Shows, 1 << 20, &pool).await.status(),
             StatusCode::SERVICE_UNAVAILABLE
         );
+        let reserve = request(Method::POST, "/v1/topics/t/reserve");
+        assert_eq!(reserve.refusal(&pool, None).map(|r| r.status()), Some(StatusCode::SERVICE_UNAVAILABLE));
+        let memory = AnswerMemory { pool: pool.clone(), holder: None };
+        assert!(memory.has_room(SMALL as usize) && !memory.has_room(SMALL as usize + 1));
         // A single job has a small answer.
         assert!(request(Method::POST, "/v1/topics/t/jobs").refusal(&pool, None).is_none());
         drop(first);

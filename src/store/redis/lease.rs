@@ -12,10 +12,10 @@ use super::lease_token::{LeaseCallPrefix, new_prefix};
 use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
-use super::{BYTES, CHUNK, RedisStore};
+use super::{CHUNK, RedisStore};
 use crate::{
-    CircuitWaits, HELD_MS, LeaseRequest, LeaseResult, LeasedJob, Leases, OwnerTag, ReadyCounts, Result,
-    StoreError,
+    CircuitWaits, HELD_MS, LEASE_BYTES, LeaseRequest, LeaseResult, LeasedJob, Leases, OwnerTag, ReadyCounts,
+    Result, StoreError,
 };
 use model::headers::Headers;
 use model::job::{JobKey, LATEST_MS, TopicName};
@@ -90,7 +90,9 @@ impl RedisStore {
         let prefix = new_prefix()?;
         let mut call = self.nodes.call(Script::Lease, place, homes);
         let tag = owner.map_or("", |o| o.0.as_str());
-        call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
+        let bytes: usize = jobs.iter().map(|(_, job)| job.body.as_str().len()).sum();
+        let bytes_left = LEASE_BYTES.saturating_sub(bytes);
+        call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(bytes_left);
         for want in wanted {
             let taken = jobs.iter().filter(|(_, j)| j.key.topic == want.topic).count() as u32;
             let max = want.max.saturating_sub(taken);

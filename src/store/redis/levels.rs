@@ -33,7 +33,7 @@ impl Nodes {
         self.levels().level_of(topic)
     }
 
-    /// Groups items by the level of their topic. The level that needs no wait comes first.
+    /// Groups items by the level of their topic. The durability level `memory`, for which nobody waits, comes first.
     pub(super) fn by_level<'a>(
         &self,
         topics: impl Iterator<Item = &'a TopicName>,

@@ -267,7 +267,7 @@ impl RedisTables {
         let mut changes: Vec<RedisTableChange> =
             std::iter::once(drop).chain(fields.into_iter().map(set)).collect();
         if version.is_some() {
-            // The first table appears as a whole.
+            // The first table is written in one call, so nobody sees a part of it.
             return self.write_next(FIRST, None, version, &changes).map(|_| ());
         }
         while !changes.is_empty() {

@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::flow::{self, ReadyTopics};
 use super::row;
 use super::write::WriteTransaction;
-use crate::{HELD_MS, LeaseRequest, LeaseResult, LeasedJob, OwnerTag, Token};
+use crate::{HELD_MS, LEASE_BYTES, LeaseRequest, LeaseResult, LeasedJob, OwnerTag, Token};
 use model::job::{Body, Due, JobKey, State, TopicName};
 
 /// How many random bytes a token has. The number of the row comes before them.
@@ -23,9 +23,10 @@ pub(super) fn lease(
     flow::set_circuits_back(w)?;
     let mut found = ReadyTopics::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
+    let mut bytes = LEASE_BYTES;
     for want in wanted {
         let room = limit - jobs.len();
-        if room == 0 {
+        if room == 0 || bytes == 0 {
             break;
         }
         let Some((_, ready, probe)) = found.topics.iter_mut().find(|(t, ..)| *t == want.topic) else {
@@ -35,9 +36,11 @@ pub(super) fn lease(
         let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
         let most = room.min(want.max as usize).min(if probe.is_some() { 1 } else { usize::MAX });
         let most = most.min(may_lease(w, tid, want)?);
+        let (most, used) = fitting(w, tid, most, bytes)?;
         if most == 0 {
             continue;
         }
+        bytes = bytes.saturating_sub(used);
         let mut batch = take(w, tid, want, most, owner, deadline_ms)?;
         if !batch.is_empty() {
             let count = batch.len() as i64;
@@ -61,6 +64,29 @@ fn may_lease(w: &WriteTransaction<'_>, tid: i64, want: &LeaseRequest) -> rusqlit
     let sql = "SELECT leased FROM topic WHERE tid = ?1";
     let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
     Ok(usize::try_from(i64::from(most) - leased).unwrap_or(0))
+}
+
+/// Returns how many of the next ready jobs of a topic may be leased: at most `most`, and at most `bytes` bytes of bodies.
+/// The first job may be longer. Also returns how many bytes these bodies have.
+fn fitting(
+    w: &WriteTransaction<'_>,
+    tid: i64,
+    most: usize,
+    bytes: usize,
+) -> rusqlite::Result<(usize, usize)> {
+    let sql =
+        "SELECT octet_length(body) FROM job WHERE tid = ?1 AND state = 2 ORDER BY priority, at_ms LIMIT ?2";
+    let mut select = w.db.prepare_cached(sql)?;
+    let mut lengths = select.query(params![tid, most as i64])?;
+    let (mut count, mut used) = (0, 0);
+    while let Some(row) = lengths.next()? {
+        let length: usize = row.get(0)?;
+        if count > 0 && used + length > bytes {
+            break;
+        }
+        (count, used) = (count + 1, used + length);
+    }
+    Ok((count, used))
 }
 
 /// The beginning of a statement that leases rows. The condition that follows selects the rows. Parameters: deadline,

@@ -58,7 +58,8 @@ while argv[i] do
     if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
     -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
     -- flags and due time, so these values need not be made again.
-    -- (If the priority of a job is a number, the place of the job is between `noted` and `rest`: see numbered.)
+    -- (If the priority of a job is a number, the notes of the job are `noted`, its place in the call, and `rest`: see
+    -- numbered.)
     local flags, due, rank, rule, head, noted, rest, at, waiting, score
     local k, its_flags, its_due = 0, shared_flags, shared_due
     for j = first, last, step do

@@ -3,8 +3,8 @@
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   then for each letter: id, when it died in ms
--- Returns how many it removed, and 1 if the same call must be made again, because many other letters of an id have to
--- be moved, else 0
+-- Returns how many it removed, and 1 or 0. 1: the same call must be made again, because many other letters of an id
+-- have to be moved.
 --
 -- Moves a job: dead -> nothing
 

@@ -73,7 +73,8 @@ local function walk(letter_hash, letters, id, goes, top, from, step)
   return #carried
 end
 
--- Takes letters of one id out, as far as the room allows. Returns how many letters were taken out. The numbers of the
+-- Takes letters of one id out. Stops early if more other letters must be moved than `room` allows. Returns how many
+-- letters were taken out. The numbers of the
 -- other letters stay consecutive, and their order stays the same.
 local function take_out(letter_hash, letters, id, members)
   local numbers, goes, latest, out = {}, {}, false, 0

@@ -1,7 +1,6 @@
 -- A job as scripts return it, in eight values: id, state (1 delayed, 2 ready, 3 leased, 4 dead), due time in ms, the
 -- deadline of the lease or the time of death in ms (otherwise -1), attempts that count, log, record, and who has
--- reserved it, in the form of src/store/reserver.rs ('' if this is not known). Needs: clock or `call` and `base`,
--- scores, leases.
+-- reserved it, in the form of src/store/reserver.rs ('' if this is not known). Needs: places, leases.
 
 -- Reads a dead letter (a value of X:). The layout: due time of its last attempt (6 bytes), the number of the previous
 -- letter of the same id (4), attempts (4), length of the log (4), the log, the record.
