@@ -117,7 +117,7 @@ impl Master {
         }
     }
 
-    fn places(&self) -> Vec<GenerationSlot> {
+    pub(super) fn places(&self) -> Vec<GenerationSlot> {
         self.children.keys().copied().collect()
     }
 

@@ -122,7 +122,13 @@ impl Master {
             .unwrap_or_else(|| format!("not ready within start_timeout: {}", self.not_up(new).join(", ")));
         log::error!("generation {new} is given up; generation {} goes on: {why}", self.current);
         self.history.renewed(self.renewing, Some(why));
-        self.step_generations(|g| g == new, child::ChildEvent::End);
+        // Children that are up may serve clients already. They end when these have their answers.
+        let time = self.generations.get(&new).map_or(Duration::ZERO, |g| g.plan.drain_timeout);
+        let drain = child::ChildEvent::Drain { kill_at: Some(Instant::now() + time + DRAIN_GRACE) };
+        for place in self.places().into_iter().filter(|(g, _)| *g == new) {
+            let is_up = self.children.get(&place).is_some_and(RunningChild::is_up);
+            self.step(place, if is_up { drain } else { child::ChildEvent::End });
+        }
         self.close_unused_sockets();
     }
 

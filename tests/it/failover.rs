@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::certificates::certificates;
+use crate::support::http::Http;
 use crate::support::proxy::Proxy;
 use crate::support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer};
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, topic};
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, stats, topic};
+use cli::HandlerAnswer;
 use model::rendezvous;
+use serde_json::Value;
 
 fn store(nodes: &str, topics: &str) -> String {
     format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\nspool = 0\n{nodes}{topics}")
@@ -138,6 +141,72 @@ fn a_lost_cluster_master_only_stops_its_shards_until_failover() {
     cluster.wait_until_good();
     let more = load(&daemon, "last", &[], |taken| taken > 200);
     all_come(&sink, &daemon, &more);
+}
+
+#[test]
+fn a_cluster_master_that_is_away_keeps_no_job_of_the_others() {
+    let slow = Sink::answering(|_| HandlerAnswer { after: 20 * SECOND, ..HandlerAnswer::new(200, "") });
+    let sink = Sink::start();
+    let cluster = ClusterGroup::start();
+    let master_of = |shard: u32| {
+        let slot = cluster.servers[0].cli(&["cluster", "keyslot", &format!("dq:{{c.{shard}}}:")]);
+        (slot.trim().parse::<usize>().unwrap() / 5461).min(2)
+    };
+    let homes: Vec<usize> = (0..64).map(master_of).collect();
+    // The first shard stays: it knows which topics are paused.
+    let (lost, stays) = ((homes[0] + 1) % 3, homes[0]);
+    let id_on = |topic: &str, master: usize, name: &str| {
+        let home = |id: &str| homes[rendezvous::first_of(64, &[topic.as_bytes(), id.as_bytes()]) as usize];
+        (0..).map(|n| format!("{name}.{n}")).find(|id| home(id) == master).unwrap()
+    };
+    let url = cluster.servers[stays].url();
+    let node = format!("[[store.node]]\nname = \"c\"\ncluster = true\nurl = \"{url}\"\n");
+    let topics = topic("slow", &slow, "timeout = \"30s\"") + &topic("t", &sink, "");
+    let daemon = Daemon::start(&store(&node, &topics));
+    let before = daemon.wait_all_up(SLOTS);
+    let mut client = daemon.client();
+    // Processes of this host have leases on all masters. They die, and nobody can hand back the leases of one master.
+    for n in 0..8 {
+        for master in 0..3 {
+            let job = add("slow", &id_on("slow", master, &n.to_string()), 0);
+            assert_eq!(client.ask(&job).unwrap()["code"], 1);
+        }
+    }
+    eventually(20 * SECOND, "leases", || (stats(&mut client, "slow")["leased"] >= 20).then_some(()));
+    cluster.replica_of(&cluster.servers[lost]).kill();
+    cluster.servers[lost].kill();
+    for name in ["dq-consume-0", "dq-consume-1"] {
+        daemon.kill_child(name);
+    }
+    eventually(20 * SECOND, "new processes", || {
+        let now = daemon.children();
+        ["dq-consume-0", "dq-consume-1"]
+            .iter()
+            .all(|name| now.get(*name).is_some_and(|pid| *pid != before[*name]))
+            .then_some(())
+    });
+    let mut taken = HashSet::new();
+    let mut arrives = |name: &str| {
+        let id = id_on("t", stays, name);
+        assert_eq!(client.ask(&add("t", &id, 500)).unwrap()["code"], 1);
+        eventually(30 * SECOND, &format!("{name}; log:\n{}", daemon.log()), || {
+            sink.deliveries().contains_key(&id).then_some(())
+        });
+        taken.insert(id);
+    };
+    arrives("delayed");
+    // A pause that is refused holds nothing back, and does not come later.
+    let mut http = Http::unix(&daemon);
+    let answer = http.ask("POST", "/v1/topics/t/pause", &Value::Null);
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert_eq!(http.get("/v1/topics/t").is(200)["paused"], false);
+    arrives("refused");
+    cluster.servers[lost].start_again();
+    let id = id_on("t", lost, "back");
+    eventually(60 * SECOND, "the lost master", || {
+        (client.ask(&add("t", &id, 0)).ok()?["code"] == 1).then_some(())
+    });
+    eventually(30 * SECOND, "its job", || sink.deliveries().contains_key(&id).then_some(()));
 }
 
 #[test]

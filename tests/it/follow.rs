@@ -1,9 +1,10 @@
 //! What follows a job: chains and events, over HTTP and TCP and with the command line.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use crate::support::http::Http;
-use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
+use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, stats, topic};
 use cli::{HandlerAnswer, ReceivedRequest};
 use delivery::callback::signatures;
 use serde_json::{Value, json};
@@ -24,6 +25,36 @@ fn ended(http: &mut Http, topic: &str, id: &str) -> Value {
     eventually(20 * SECOND, "the end of the job", || {
         http.get(&path).is(200)["records"].as_array().unwrap().first().cloned()
     })
+}
+
+/// The second daemon does not know the topics of the registry, as after a reboot with a registry that is away.
+#[test]
+fn what_follows_waits_until_the_delay_of_its_topic_is_known() {
+    let (sink, later) = (Sink::start(), Sink::start());
+    let mut daemon = Daemon::start(&topic("a", &sink, ""));
+    let mut http = Http::unix(&daemon);
+    let remind = json!({"name": "remind", "callback": later.url(), "delay": "1h"});
+    http.ask("POST", "/v1/topics", &remind).is(201);
+    let job = json!({"id": "1", "body": 1, "delay": "4s", "then": {"topic": "remind", "id": "2", "body": 2}});
+    http.ask("POST", "/v1/topics/a/jobs", &job).is(201);
+    daemon.stop();
+    let (dir, port, web) = (Arc::clone(&daemon.dir), daemon.port, daemon.http);
+    let away = format!("[registry]\nurl = \"mysql://dq@127.0.0.1:{}/dq\"\n", free_port());
+    Daemon::write_config(dir.path(), port, web, &(away + &topic("a", &sink, "")));
+    let mut daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    sink.wait_for(1, 30 * SECOND);
+    let mut client = daemon.client();
+    eventually(20 * SECOND, "the end of the first job", || {
+        (stats(&mut client, "a")["leased"] == 0).then_some(())
+    });
+    daemon.stop();
+    Daemon::write_config(dir.path(), port, web, &topic("a", &sink, ""));
+    let daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    let mut client = daemon.client();
+    eventually(20 * SECOND, "what follows", || (stats(&mut client, "remind")["delayed"] == 1).then_some(()));
+    assert_eq!(later.count(), 0);
 }
 
 /// A chain of three jobs, each in a topic of its own.

@@ -1,7 +1,7 @@
 //! Checks what the host provides: descriptors, room on disks, the clock.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
@@ -19,12 +19,14 @@ pub(super) fn check(settings: Option<&Settings>, status: Option<&DaemonStatus>) 
     if let Some(limit) = of_daemon.or_else(|| getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard)) {
         lines.push(judge::descriptors(limit, settings.server.max_connections as u64));
     }
+    // `path` may be a link to the file.
+    let real = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let (store, min_free) = match &settings.store {
-        StoreSettings::Embedded { path, min_free } => (path.parent(), *min_free),
+        StoreSettings::Embedded { path, min_free } => (Some(real(path)), *min_free),
         StoreSettings::Redis(_) => (None, 0),
     };
     let folders = [
-        ("store", store, min_free),
+        ("store", store.as_deref().and_then(Path::parent), min_free),
         ("run_dir", Some(settings.run_dir.as_path()), 0),
         ("log_dir", settings.log_dir.as_deref(), 0),
     ];

@@ -246,6 +246,8 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
         }
         (Ok(_), _) => {}
     }
+    // `path` may be a link to the file.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let log = beside(path, LOG);
     if let Ok(m) = std::fs::metadata(&log)
         && m.len() > LOG_MAX

@@ -51,6 +51,9 @@ pub(super) struct LaneWorker {
     /// Wakes the thread that adds the jobs that follow other jobs (`outbox`).
     followers: SyncSender<()>,
     trouble: TroubleLog,
+    /// When leases of owners that are gone are handed back again, after this failed.
+    hand_back_at: Option<Instant>,
+    hand_back_trouble: TroubleLog,
     /// The topics whose jobs are spread after an outage, each with the time over which they are spread.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// When the worker began its present step. `None`: it waits.
@@ -106,6 +109,8 @@ impl LaneWorker {
                 maintenance,
                 followers,
                 trouble,
+                hand_back_at: None,
+                hand_back_trouble: TroubleLog::default(),
                 spread,
                 busy_since,
             },
@@ -143,15 +148,17 @@ impl LaneWorker {
                 }
             };
             *lock(&self.busy_since) = None;
-            if !self.wait(again.unwrap_or(announced + longest), again.is_some())? {
+            let next = again.unwrap_or(announced + longest);
+            let next = self.hand_back_at.map_or(next, |at| at.min(next));
+            if !self.wait(next, again.is_some())? {
                 store::unhang(self.bell, self.store.as_mut());
                 return Ok(());
             }
         }
     }
 
-    /// Does what is due now, up to a batch of each kind. Returns the next moment at which something is due.
-    fn work(&mut self) -> Result<Option<i64>, StoreError> {
+    /// Hands back the leases of the owners that are gone.
+    fn hand_back(&mut self) -> Result<(), StoreError> {
         while let Some((owner, _)) = self.dead.last() {
             let jobs = self.store.hand_back(owner)?;
             if self.bell.loses_rings() {
@@ -168,6 +175,25 @@ impl LaneWorker {
             {
                 log::warn!("cannot remove an owner's file: {e}");
             }
+        }
+        Ok(())
+    }
+
+    /// Does what is due now, up to a batch of each kind. Returns the next moment at which something is due.
+    fn work(&mut self) -> Result<Option<i64>, StoreError> {
+        if self.hand_back_at.is_none_or(|at| at <= Instant::now()) {
+            self.hand_back_at = match self.hand_back() {
+                Ok(()) => {
+                    self.hand_back_trouble.end();
+                    None
+                }
+                Err(e @ (StoreError::Gone(_) | StoreError::Moving(_))) => return Err(e),
+                // One shard may be down. The work on the other shards goes on.
+                Err(e) => {
+                    let what = format_args!("cannot hand back the leases of a process that is gone: {e}");
+                    Some(Instant::now() + self.hand_back_trouble.pause_after(&what))
+                }
+            };
         }
         let spread = lock(&self.spread).clone();
         let (promoted, forgotten) = self.store.promote_or_spread(BATCH, &spread)?;

@@ -60,6 +60,11 @@ fn known_topics(topics: &RegistryView) -> KnownTopics {
     KnownTopics { topics: topics.now().clone(), are_all: topics.is_whole() }
 }
 
+/// Returns all topics. None: those of the registry are not known yet.
+fn whole(topics: &RegistryView) -> Option<Topics> {
+    topics.is_whole().then(|| topics.now().clone())
+}
+
 /// What the main loop knows of the lane workers.
 struct Timer {
     owners: Owners,
@@ -72,8 +77,8 @@ struct Timer {
     upkeep: Sender<KnownTopics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
-    /// The topics, shared with the threads that add the jobs of the outboxes.
-    known: Arc<Mutex<Topics>>,
+    /// The topics, shared with the threads that add the jobs of the outboxes. None: not all topics are known yet.
+    known: Arc<Mutex<Option<Topics>>>,
     /// While this value exists, the thread that sends the host's spool runs. `None`: the store has no spool.
     _spool: Option<Sender<()>>,
 }
@@ -86,7 +91,7 @@ impl Timer {
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
         let spread = Arc::new(Mutex::new(spread_of(topics.now())));
-        let known = Arc::new(Mutex::new(topics.now().clone()));
+        let known = Arc::new(Mutex::new(whole(&topics)));
         let mut workers = Vec::new();
         for lane in 0..context.lanes()?.count() {
             let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
@@ -131,7 +136,7 @@ impl Timer {
                 let topics = self.topics.now();
                 let _ = self.upkeep.send(known_topics(&self.topics));
                 *role::lock(&self.spread) = spread_of(topics);
-                *role::lock(&self.known) = topics.clone();
+                *role::lock(&self.known) = whole(&self.topics);
             }
             if let Ok(e) = self.failed.try_recv() {
                 return Err(e);

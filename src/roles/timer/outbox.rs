@@ -15,14 +15,25 @@ use model::topic::Topics;
 use role::{TroubleLog, lock};
 use store::{OutboxCause, OutboxEntry, Store};
 
+/// If the topics of the registry are not known yet, the thread waits this long before it checks again.
+const TOPICS_PAUSE: Duration = Duration::from_millis(200);
+
 /// Starts the thread. The thread looks for entries when it is woken. It also looks for entries at the start, because an
 /// earlier timer may have died before its work was done. The thread ends when the sender is dropped.
-pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Result<SyncSender<()>> {
+///
+/// `topics` is none until the topics of the registry are known: a job without a delay of its own needs the delay of its
+/// topic. Without it, the job would be delivered too early.
+pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Option<Topics>>>) -> Result<SyncSender<()>> {
     let (sender, receiver) = sync_channel(1);
     role::vital_thread("outbox", move || {
         let mut trouble = TroubleLog::default();
         loop {
-            let known = lock(&topics).clone();
+            let Some(known) = lock(&topics).clone() else {
+                match receiver.recv_timeout(TOPICS_PAUSE) {
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    _ => continue,
+                }
+            };
             let wait = match store.send_followers(&|entry| follower(entry, &known)) {
                 Ok(sent) => {
                     trouble.end();

@@ -93,6 +93,8 @@ pub struct RedisStore {
     unanswered: Vec<UnansweredLease>,
     /// What this handle knows of outboxes.
     outboxes: Outboxes,
+    /// When to check again whether the shards of a node agree on the paused topics.
+    agree_at: Option<Instant>,
     /// When to look for old records again. None: this handle has not looked yet.
     trim_at: Option<Instant>,
     /// Where changes wait while the home of their job cannot be used. None: such changes are refused.
@@ -140,6 +142,7 @@ impl RedisStore {
             dead_topics,
             unanswered,
             outboxes: Outboxes::new()?,
+            agree_at: None,
             trim_at: None,
             spool: None,
         };
@@ -290,10 +293,21 @@ impl Maintenance for RedisStore {
             // Nodes that were away learn of pauses here, and this process learns of a change of the set.
             self.nodes.learn(Instant::now().checked_sub(FRESH / 2))?;
         }
+        if let Some(lane) = self.lane.filter(|lane| self.nodes.nodes[*lane].bases.len() > 1)
+            && self.agree_at.is_none_or(|at| at <= Instant::now())
+        {
+            self.agree_at = Some(Instant::now() + AGREE_EVERY);
+            if let Err(e) = self.nodes.agree_on_shards(lane) {
+                log::debug!("the shards of a node may differ in their paused topics: {e}");
+            }
+        }
         let again = trim_when_due(self, |store| &mut store.trim_at)?;
         Ok(Some(if self.nodes.count() > 1 { again.min(FRESH) } else { again }))
     }
 }
+
+/// How often the shards of a node are checked for pauses that some of them missed.
+const AGREE_EVERY: Duration = Duration::from_secs(30);
 
 /// How long a bell's call waits before it is made again. A connection that died silently is noticed within twice this
 /// time.

@@ -109,17 +109,24 @@ impl RedisStore {
                 }
                 return Ok(OutboxSendResult::More);
             }
-            let Some((last, _)) = entries.last() else {
+            if entries.is_empty() {
                 return Ok(if is_all { OutboxSendResult::Nothing } else { OutboxSendResult::Blocked });
-            };
-            after = *last;
+            }
             let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
-            let mut targets = Vec::new();
+            let (mut targets, mut level) = (Vec::new(), None);
             for (number, entry) in entries {
                 let Some(job) = entry.as_ref().and_then(make) else {
                     done.push(number);
+                    after = number;
                     continue;
                 };
+                // The calls that are made together wait for one durability level. So the page ends before a job of
+                // another level.
+                let own = self.nodes.level(&job.key.topic);
+                if *level.get_or_insert(own) != own {
+                    break;
+                }
+                after = number;
                 match homes.home(&job.key) {
                     Ok(node) => targets.push((number, self.nodes.place(node, &job.key))),
                     Err(e) => {

@@ -45,19 +45,45 @@ impl Nodes {
         };
         let (first, others): (Vec<Call>, Vec<Call>) =
             (vec![call(0)], (1..node.bases.len()).map(call).collect());
+        let mut outcome = Ok(());
         for calls in [others, first] {
+            // Without an answer of all others, the first shard must not say that the node knows these pauses. But the
+            // only node is not told again by others.
+            if outcome.is_err() && self.count() > 1 {
+                break;
+            }
             for answer in node.run(&calls) {
-                answer.map_err(Failure::into_error)?;
+                outcome = outcome.and(answer.map(drop).map_err(Failure::into_error));
             }
         }
-        Ok(())
+        outcome
+    }
+
+    /// Makes the shards of a node agree on the latest pause or resume of each topic. They differ if a shard did not
+    /// answer when a topic was paused or resumed.
+    pub(super) fn agree_on_shards(&self, lane: usize) -> Result<()> {
+        let node = &self.nodes[lane];
+        let calls: Vec<Call> =
+            (0..node.bases.len()).map(|shard| node.plain("HGETALL", shard, PAUSES)).collect();
+        let of_shards: Vec<PauseFlags> =
+            node.run(&calls).into_iter().filter_map(|answer| flags::read(answer.ok()?).ok()).collect();
+        let mut known = PauseFlags::new();
+        for shard in &of_shards {
+            flags::merge_newer(&mut known, shard);
+        }
+        let is_behind = |shard: &PauseFlags| flags::missing_or_older(&known, shard).next().is_some();
+        match of_shards.iter().any(is_behind) {
+            true => self.send_pauses(lane, flags::missing_or_older(&known, &PauseFlags::new())),
+            false => Ok(()),
+        }
     }
 }
 
 impl Pauses for RedisStore {
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
-        let before = self.pauses()?.get(topic.as_str()).map_or(0, |(at_ms, _)| *at_ms);
-        let said = PauseFlags::from([(topic.to_string(), (super::now_ms().max(before + 1), paused))]);
+        let (before_ms, was_paused) = self.pauses()?.get(topic.as_str()).copied().unwrap_or_default();
+        let at_ms = super::now_ms().max(before_ms + 1);
+        let said = PauseFlags::from([(topic.to_string(), (at_ms, paused))]);
         let mut outcome = Err(StoreError::NodeDown("no node answers".into()));
         for node in 0..self.nodes.count() {
             match self.nodes.send_pauses(node, flags::missing_or_older(&said, &PauseFlags::new())) {
@@ -65,6 +91,17 @@ impl Pauses for RedisStore {
                 // The node gets this pause or resume later: a process that reads the other nodes sends it again.
                 Err(e) if outcome.is_ok() || !matches!(e, StoreError::Unknown(_)) => log::warn!("{e}"),
                 Err(e) => outcome = Err(e),
+            }
+        }
+        if outcome.is_err() {
+            // Some shards of a node may have it. They get what held before. A shard that does not answer now gets it
+            // later (`agree_on_shards`).
+            let undone = PauseFlags::from([(topic.to_string(), (at_ms + 1, was_paused))]);
+            for node in 0..self.nodes.count() {
+                let undone = undone.iter().map(|(topic, flag)| (topic.as_str(), *flag));
+                if let Err(e) = self.nodes.send_pauses(node, undone) {
+                    log::debug!("cannot undo a pause or resume everywhere: {e}");
+                }
             }
         }
         outcome

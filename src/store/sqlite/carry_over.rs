@@ -60,7 +60,7 @@ pub(super) fn carry_over(
     least_pages: i32,
     after: CheckpointMode,
 ) -> Result<bool> {
-    let scarce = free_bytes(path).is_some_and(|free| free < SCARCE_BYTES);
+    let scarce = free_bytes(log.path()).is_some_and(|free| free < SCARCE_BYTES);
     let enough = i64::from(if scarce { least_pages.min(1) } else { least_pages });
     if checkpoint(db, "NOOP").map_err(refused)?.log < enough {
         return Ok(true);

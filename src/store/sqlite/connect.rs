@@ -77,8 +77,12 @@ pub(crate) fn refused(error: rusqlite::Error) -> StoreError {
 }
 
 /// Converts an error of the commit itself. If the disk failed, the outcome is unknown: the whole transaction may be in
-/// the log already.
+/// the log already. This is also so if the disk is too full for the shared memory of the log, because SQLite writes the
+/// log first.
 pub(crate) fn at_commit(error: rusqlite::Error) -> StoreError {
+    if error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
+        return StoreError::Unknown(error.to_string());
+    }
     match refused(error) {
         StoreError::Unavailable(message) => StoreError::Unknown(message),
         other => other,

@@ -164,15 +164,17 @@ impl SqliteStore {
             return Err(other_file(path, Ok(file)));
         }
         drop(taken);
+        // `path` may be a link to the file. The log is beside the file itself, and on its disk.
+        let real = db.path().map_or_else(|| path.to_owned(), PathBuf::from);
         let mut store = SqliteStore {
             gives_pages_back: free_pages::can_give_back(&db).map_err(refused)?,
             free_pages: FreePages::default(),
             db,
             path: path.to_owned(),
-            reserve: DiskReserve::new(path, min_free),
+            reserve: DiskReserve::new(&real, min_free),
             file,
             turn: Arc::new(turn),
-            log: Log::beside(path),
+            log: Log::beside(&real),
             ringer,
             durability: CommitDurability::Full,
             topics: TopicRowIds::new(),

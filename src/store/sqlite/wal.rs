@@ -41,6 +41,10 @@ impl Log {
         Log { path: beside(database, LOG), failed: None }
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Must be called before the log is written to, in this handle's turn. Repairs the log if that is needed.
     pub(super) fn begin(&mut self, turn: &TurnGuard<'_>, db: &Connection) -> Result<()> {
         match turn.note().map_err(cannot_note)? {
@@ -163,5 +167,25 @@ fn cannot_note(e: io::Error) -> StoreError {
     match e.kind() {
         ErrorKind::StorageFull => StoreError::Full(e.to_string()),
         _ => StoreError::Unavailable(format!("the store's turn: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteStore;
+
+    #[test]
+    fn the_log_of_a_linked_file_is_beside_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [disk, run_dir] = ["disk", "run"].map(|name| dir.path().join(name));
+        for folder in [&disk, &run_dir] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let (file, link) = (disk.join("jobs.db"), dir.path().join("dq.db"));
+        drop(SqliteStore::open(&file, &run_dir, 0).unwrap());
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let store = SqliteStore::open(&link, &run_dir, 0).unwrap();
+        assert_eq!(store.log.path(), std::fs::canonicalize(&disk).unwrap().join("jobs.db-wal"));
+        assert!(store.log.path().exists());
     }
 }
