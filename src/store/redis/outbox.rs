@@ -104,24 +104,21 @@ impl RedisStore {
                 OutboxPage::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
-                if !self.settle_earlier_set(homes, source, &last_set, make)? {
-                    return Ok(OutboxSendResult::Blocked);
-                }
-                return Ok(OutboxSendResult::More);
+                let is_settled = self.settle_earlier_set(homes, source, &last_set, make)?;
+                return Ok(if is_settled { OutboxSendResult::More } else { OutboxSendResult::Blocked });
             }
             if entries.is_empty() {
                 return Ok(if is_all { OutboxSendResult::Nothing } else { OutboxSendResult::Blocked });
             }
-            let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
-            let (mut targets, mut level) = (Vec::new(), None);
+            let (mut done, mut jobs, mut targets, mut level) =
+                (Vec::new(), BTreeMap::new(), Vec::new(), None);
             for (number, entry) in entries {
                 let Some(job) = entry.as_ref().and_then(make) else {
                     done.push(number);
                     after = number;
                     continue;
                 };
-                // The calls that are made together wait for one durability level. So the page ends before a job of
-                // another level.
+                // Calls that are made together wait for one durability level: the page ends before another level.
                 let own = self.nodes.level(&job.key.topic);
                 if *level.get_or_insert(own) != own {
                     break;
