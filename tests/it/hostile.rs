@@ -197,6 +197,20 @@ fn heads_that_do_not_end_take_little_memory() {
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
 }
 
+/// Sends this request on 60 connections of the hostile client, and reads no answer. Returns the connections, and the most
+/// memory that dq-http-server had meanwhile.
+fn ask_and_read_nothing(daemon: &Daemon, ask: &str) -> (Vec<TcpStream>, u64) {
+    let mut most = 0;
+    let held = (0..60).map(|_| {
+        let mut stream = connect_hostile(daemon.http);
+        let _ = stream.write_all(ask.as_bytes());
+        std::thread::sleep(Duration::from_millis(20));
+        most = most.max(resident_kib(daemon, "dq-http-server"));
+        stream
+    });
+    (held.collect(), most)
+}
+
 #[test]
 fn answers_that_nobody_reads_take_little_memory() {
     let daemon = Daemon::start(&format!(
@@ -210,15 +224,7 @@ fn answers_that_nobody_reads_take_little_memory() {
     }
     let before = resident_kib(&daemon, "dq-http-server");
     let ask = "GET /v1/topics/t/jobs?state=delayed&limit=1000 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
-    let mut held: Vec<TcpStream> = Vec::new();
-    let mut most = 0;
-    for _ in 0..60 {
-        let mut stream = connect_hostile(daemon.http);
-        let _ = stream.write_all(ask.as_bytes());
-        held.push(stream);
-        std::thread::sleep(Duration::from_millis(20));
-        most = most.max(resident_kib(&daemon, "dq-http-server"));
-    }
+    let (mut held, mut most) = ask_and_read_nothing(&daemon, ask);
     eventually(20 * SECOND, "an answer that is refused", || {
         let refused = held.iter_mut().any(|stream| {
             let mut begin = [0; 12];
@@ -245,21 +251,13 @@ fn reserves_whose_answers_nobody_reads_take_little_memory() {
         root.ask("POST", "/v1/topics/t/jobs", &job).is(201);
     }
     let before = resident_kib(&daemon, "dq-http-server");
-    let (body, mut most) = (r#"{"max":100,"lease":"100ms"}"#, 0);
+    let body = r#"{"max":100,"lease":"100ms"}"#;
     let ask = format!(
         "POST /v1/topics/t/reserve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let mut held: Vec<TcpStream> = Vec::new();
-    for _ in 0..60 {
-        let mut stream = connect_hostile(daemon.http);
-        let _ = stream.write_all(ask.as_bytes());
-        held.push(stream);
-        std::thread::sleep(Duration::from_millis(20));
-        most = most.max(resident_kib(&daemon, "dq-http-server"));
-    }
-    most = most.max(resident_kib(&daemon, "dq-http-server"));
-    let grown = most.saturating_sub(before);
+    let (_held, most) = ask_and_read_nothing(&daemon, &ask);
+    let grown = most.max(resident_kib(&daemon, "dq-http-server")).saturating_sub(before);
     assert!(grown < 150 << 10, "{grown} KiB more");
     // Another client gets its jobs, and none has ended.
     let some =
