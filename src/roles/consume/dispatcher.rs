@@ -139,6 +139,15 @@ impl ConsumerState {
         settled && self.limits.is_drained() && self.hosts.is_drained()
     }
 
+    /// Orders that all outcomes are settled which are not in the store yet. The process ends after this.
+    pub(super) fn settle_rest(&mut self) {
+        for number in 0..self.lanes.len() {
+            for settle in self.lanes[number].take_rest() {
+                self.order(number, LaneOrder::Exchange { settle, wanted: Vec::new(), limit: 0 });
+            }
+        }
+    }
+
     /// Whether this process may hold leases that it does not know about, because the answers to its lease calls never
     /// came.
     pub(super) fn has_unanswered(&self) -> bool {

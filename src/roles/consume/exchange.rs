@@ -7,13 +7,21 @@ use std::time::Instant;
 use super::LEASE_MARGIN;
 use super::dispatcher::{ConsumerState, RunningCallback, allowed};
 use super::ending::too_old;
+use super::held_back::LATE_ANSWER;
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{ExchangeState, ExchangeUnderWay, LeaseUnderWay};
 use model::fair::LeaseTopicSelection;
 use model::job::TopicName;
 use role::expiry::expired;
-use store::{LeaseRequest, LeasedJob, StoreError};
+use store::{LeaseRequest, LeasedJob, Outcome, StoreError};
+
+/// Whether a callback must not begin any more with a lease that was asked for at `since`. The lease ends when the timeout
+/// of the callback and [`LEASE_MARGIN`] have passed. A callback that begins later than this margin could run when
+/// another consumer has the job, or when the job is deleted. This happens if the process was stopped for a while.
+pub(super) fn is_too_late(since: Instant, now: Instant) -> bool {
+    now > since + LEASE_MARGIN
+}
 
 impl ExchangeState {
     /// Returns how many workers are kept free for the jobs that a lease under way may bring.
@@ -125,8 +133,12 @@ impl ConsumerState {
         }
         let Some(lease) = lease else { return Ok(()) };
         let brought = batch.jobs.len();
+        if brought > 0 && is_too_late(since, now) {
+            let took = now - since;
+            log::warn!("the answer to a lease of {brought} jobs came after {took:.1?}: they are handed back");
+        }
         for leased in batch.jobs {
-            self.take_job(number, &lease, leased, now);
+            self.take_job(number, &lease, leased, since, now);
         }
         self.note_waiting(number, batch.waiting, now);
         self.note_left(number, lease, brought, batch.left, since, now);
@@ -146,14 +158,25 @@ impl ConsumerState {
         }
     }
 
-    /// Takes a job that was leased. Its callback begins, unless the job is too old or its host is at the limit.
-    fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: LeasedJob, now: Instant) {
+    /// Takes a job of an exchange that began at `since`. The job's callback begins, unless the job or the answer of the
+    /// exchange is too old, or the host is at the limit.
+    fn take_job(
+        &mut self,
+        number: usize,
+        lease: &LeaseUnderWay,
+        leased: LeasedJob,
+        since: Instant,
+        now: Instant,
+    ) {
         // The lease has the topic as it was when the lease was ordered, even if the topic has changed or is gone since.
         let Some((topic, _)) = lease.asked.get(&leased.key.topic) else { return };
         if let Some(attempt) = expired(&leased).or_else(|| too_old(topic, &leased)) {
             return self.skip(number, topic, leased, attempt, now);
         }
-        let job = HeldJob { lane: number, topic: Arc::clone(topic), leased, host: None };
+        let job = HeldJob { lane: number, topic: Arc::clone(topic), leased, since, host: None };
+        if is_too_late(since, now) {
+            return self.return_unused(job, Outcome::HandBack, LATE_ANSWER, now);
+        }
         if let Some(decision) = self.hosts.take(job, now) {
             self.carry_out(decision, now);
         }
@@ -161,7 +184,7 @@ impl ConsumerState {
 
     /// Begins the callback of a leased job.
     pub(super) fn begin_callback(&mut self, job: HeldJob, now: Instant) {
-        let HeldJob { lane, topic, leased, host } = job;
+        let HeldJob { lane, topic, leased, since: _, host } = job;
         self.fair.record_begin(&leased.key.topic);
         let late = self.holds.lateness(&leased.key.topic, lane, leased.late(), now);
         self.lanes[lane].flying += 1;

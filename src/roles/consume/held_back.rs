@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::dispatcher::{ConsumerState, RunningCallback};
+use super::exchange::is_too_late;
 use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
@@ -15,6 +16,11 @@ use model::late_start::LateReason;
 use model::topic::Topic;
 use role::expiry::expired_at;
 use store::{CircuitOpening, LeasedJob, Outcome, Permit, PermitRequest, Settlement, StoreError};
+
+/// Why a leased job is returned to the store without a callback.
+const HOST_LIMIT: &str = "its host is at its limit";
+const DRAINS: &str = "its consumer ends";
+pub(super) const LATE_ANSWER: &str = "the answer to its lease came too late";
 
 impl ConsumerState {
     /// Asks the homes of topics and hosts with limits for the permits that are needed, and gives back the permits that
@@ -160,12 +166,15 @@ impl ConsumerState {
     /// Decides on the jobs that wait for permits of their hosts. Returns whether some of these jobs no longer wait.
     pub(super) fn decide_held(&mut self, now: Instant) -> bool {
         let waiting = self.hosts.waiting();
+        for job in self.hosts.take_waiting(|job| is_too_late(job.since, now)) {
+            self.return_unused(job, Outcome::HandBack, LATE_ANSWER, now);
+        }
         for decision in self.hosts.decide(now) {
             self.carry_out(decision, now);
         }
         if self.drains {
-            for job in self.hosts.take_waiting() {
-                self.return_unused(job, Outcome::HandBack, now);
+            for job in self.hosts.take_waiting(|_| true) {
+                self.return_unused(job, Outcome::HandBack, DRAINS, now);
             }
         }
         self.hosts.waiting() < waiting
@@ -175,7 +184,9 @@ impl ConsumerState {
     pub(super) fn carry_out(&mut self, decision: HostDecision, now: Instant) {
         match decision {
             HostDecision::Begin(job) => self.begin_callback(job, now),
-            HostDecision::Postpone(job, _) if self.drains => self.return_unused(job, Outcome::HandBack, now),
+            HostDecision::Postpone(job, _) if self.drains => {
+                self.return_unused(job, Outcome::HandBack, DRAINS, now)
+            }
             HostDecision::Postpone(job, wait) => {
                 let begins_ms = job.leased.leased_ms.saturating_add(wait.as_millis() as i64);
                 match expired_at(&job.leased, begins_ms) {
@@ -183,16 +194,16 @@ impl ConsumerState {
                         let HeldJob { lane, topic, leased, .. } = job;
                         self.skip(lane, &topic, leased, attempt, now);
                     }
-                    None => self.return_unused(job, Outcome::Postpone(Due::In(wait)), now),
+                    None => self.return_unused(job, Outcome::Postpone(Due::In(wait)), HOST_LIMIT, now),
                 }
             }
         }
     }
 
     /// Returns a leased job to the store. Its attempt does not count.
-    fn return_unused(&mut self, job: HeldJob, outcome: Outcome, now: Instant) {
+    pub(super) fn return_unused(&mut self, job: HeldJob, outcome: Outcome, why: &str, now: Instant) {
         let HeldJob { lane, topic, leased, .. } = job;
-        self.release(lane, &topic, &leased, "its host is at its limit");
+        self.release(lane, &topic, &leased, why);
         let LeasedJob { key, token, .. } = leased;
         self.lanes[lane].add_settlement(Settlement { key, token, outcome, attempt: None }, now);
     }

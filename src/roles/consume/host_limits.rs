@@ -35,6 +35,8 @@ pub(super) struct HeldJob {
     /// The topic as it was when the lease was ordered.
     pub topic: Arc<Topic>,
     pub leased: LeasedJob,
+    /// When the exchange that leased it began.
+    pub since: Instant,
     /// The index of the job's host in `HostLimits`, if this host has limits.
     pub host: Option<usize>,
 }
@@ -185,9 +187,15 @@ impl HostLimits {
         decisions
     }
 
-    /// Returns all jobs that wait. They do not wait any longer.
-    pub(super) fn take_waiting(&mut self) -> Vec<HeldJob> {
-        self.hosts.iter_mut().flat_map(|host| host.waiting.drain(..)).collect()
+    /// Returns the waiting jobs for which `ends_wait` is true. They do not wait any longer.
+    pub(super) fn take_waiting(&mut self, ends_wait: impl Fn(&HeldJob) -> bool) -> Vec<HeldJob> {
+        let mut taken = Vec::new();
+        for host in &mut self.hosts {
+            let (ended, waiting) = host.waiting.drain(..).partition::<Vec<_>, _>(&ends_wait);
+            host.waiting.extend(waiting);
+            taken.extend(ended);
+        }
+        taken
     }
 
     /// Returns how many jobs wait for an answer about permits.

@@ -172,6 +172,12 @@ impl LaneState {
         settle
     }
 
+    /// Takes all outcomes that are not settled yet, in the portions of one exchange.
+    pub(super) fn take_rest(&mut self) -> Vec<Vec<Settlement>> {
+        let rest = std::mem::take(&mut self.unsettled);
+        rest.chunks(lane::BATCH).map(<[Settlement]>::to_vec).collect()
+    }
+
     /// Forgets the moments that have passed.
     pub(super) fn forget_past_moments(&mut self, now: Instant) {
         if matches!(self.exchange, ExchangeState::Paused { until } if until <= now) {

@@ -188,6 +188,9 @@ impl Consumer {
         }
         let left = self.dispatcher.in_flight();
         log::warn!("{left} callbacks still run at the end of the drain: their jobs are handed back");
+        // Some callbacks have just ended, or their lane was paused. These outcomes must not be lost.
+        self.dispatcher.settle_rest();
+        self.carry_out();
         // Each lane hands back by itself. If a lane is too slow, the timers hand its leases back as soon as this
         // process is gone.
         self.lanes.iter().for_each(|lane| lane.thread.order(LaneOrder::HandBack));

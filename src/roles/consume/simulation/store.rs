@@ -23,6 +23,8 @@ pub(super) struct SimulatedLane {
     /// The ready jobs, each with the time when it became ready.
     ready: BTreeMap<TopicName, VecDeque<(JobNumber, Instant)>>,
     leases: BTreeMap<Token, (JobNumber, TopicName, usize)>,
+    /// When each lease began.
+    pub(super) leased_at: HashMap<Token, Instant>,
     /// The topics whose rings no process has heard yet, each with the number of its ring. `None`: a ring that names no
     /// topic.
     bell: BTreeMap<Option<TopicName>, u64>,
@@ -146,6 +148,7 @@ impl SimulatedLane {
                 self.tokens += 1;
                 let token = Token(format!("{}:{}", self.number, self.tokens).into_bytes().into());
                 self.leases.insert(token.clone(), (number, topic.clone(), owner));
+                self.leased_at.insert(token.clone(), now);
                 let attempt = self.attempts.entry(number).or_default();
                 *attempt += 1;
                 batch.jobs.push(leased(topic.clone(), number, token, *attempt, opens));
@@ -213,6 +216,10 @@ impl SimulatedLane {
 
     pub(super) fn leases(&self) -> usize {
         self.leases.len()
+    }
+
+    pub(super) fn leases_of(&self, owner: usize) -> impl Iterator<Item = &Token> {
+        self.leases.iter().filter(move |(_, (_, _, of))| *of == owner).map(|(token, _)| token)
     }
 
     /// Grants permits, as permits.lua does.

@@ -106,6 +106,9 @@ impl World {
             LaneOrder::Exchange { settle, wanted, limit } => {
                 if fails && self.rng.u8(0..8) == 0 {
                     wait += millis(&mut self.rng, 100..5000);
+                } else if self.is_troubled() && self.rng.u8(0..32) == 0 {
+                    // The process is stopped until its lease has nearly ended, or has ended.
+                    wait += millis(&mut self.rng, 14_000..20_000);
                 }
                 Some(LaneEvent::Exchanged(self.exchange(number, lane, settle, &wanted, limit, fails)))
             }

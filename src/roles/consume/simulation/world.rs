@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use super::super::LEASE_MARGIN;
 use super::super::dispatcher::ConsumerState;
 use super::super::lane::LaneEvent;
 use super::super::workers::FinishedCallback;
@@ -43,6 +44,8 @@ pub(super) enum SimulatedEvent {
     Serve(usize, Topics),
     /// A consumer drains.
     Drain(usize),
+    /// The time limit of a consumer's drain is over.
+    DrainEnds(usize),
 }
 
 /// A callback: its topic, and the index of its host.
@@ -258,11 +261,8 @@ impl World {
                     self.act(consumer);
                 }
             }
-            SimulatedEvent::Drain(consumer) => {
-                self.consumers[consumer].is_draining = true;
-                self.consumers[consumer].dispatcher.drain();
-                self.act(consumer);
-            }
+            SimulatedEvent::Drain(consumer) => self.drain(consumer),
+            SimulatedEvent::DrainEnds(consumer) => self.end_drain(consumer),
         }
         if !self.has_trouble {
             self.check_promptness();
@@ -333,6 +333,8 @@ impl World {
 
     pub(super) fn begin_callback(&mut self, number: usize, leased: &LeasedJob, topic: &Topic) {
         self.callbacks += 1;
+        let age = self.now - *self.lanes.iter().find_map(|lane| lane.leased_at.get(&leased.token)).unwrap();
+        assert!(age <= LEASE_MARGIN + MS, "seed {}: a callback begins {age:?} after its lease", self.seed);
         let (token, host) = (leased.token.clone(), host_of(topic, leased, &self.host_limits));
         let took = match self.rng.u8(0..10) {
             0 => millis(&mut self.rng, 100..topic.timeout.as_millis() as u64),
@@ -370,6 +372,12 @@ impl World {
     }
 
     pub(super) fn end_callback(&mut self, number: usize, token: Token, verdict: Verdict) {
+        self.report_end(number, token, verdict);
+        self.act(number);
+    }
+
+    /// A callback has ended, and the consumer does nothing else yet.
+    pub(super) fn report_end(&mut self, number: usize, token: Token, verdict: Verdict) {
         let attempt = Attempt {
             number: 1,
             at_ms: 0,
@@ -380,21 +388,11 @@ impl World {
             late: None,
         };
         let consumer = &mut self.consumers[number];
+        if consumer.is_gone {
+            return;
+        }
         consumer.callbacks.remove(&token).expect("a callback that began");
         consumer.idle_since = consumer.callbacks.is_empty().then_some(self.now);
         consumer.dispatcher.callbacks_ended(vec![FinishedCallback { token, verdict, attempt }], self.now);
-        self.act(number);
-    }
-
-    /// A process has ended. The timers take back what it held.
-    pub(super) fn retire(&mut self, number: usize) {
-        let consumer = &mut self.consumers[number];
-        assert!(consumer.callbacks.is_empty());
-        consumer.is_gone = true;
-        for lane in 0..self.lanes.len() {
-            self.lanes[lane].take_back(None, number, self.now);
-            self.lanes[lane].announce();
-            self.ring(lane);
-        }
     }
 }
