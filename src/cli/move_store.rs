@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
-use super::backup::stopped_daemon;
+use super::backup::{check_unused, stopped_daemon};
 use super::file_owner::refuse_root;
 use super::move_registry;
 use super::progress::Progress;
@@ -172,6 +172,9 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
         bail!("there is no store at {} (store.path of {})", file.display(), arguments.from.display());
     }
     check_spool(&old)?;
+    if !arguments.dry_run {
+        [old.store.file(), new.store.file()].into_iter().flatten().try_for_each(check_unused)?;
+    }
     let mut from = NamedStore::open(&old)?;
     if arguments.dry_run {
         let contents = from.contents()?;

@@ -391,6 +391,11 @@ fn a_move_is_refused_where_it_could_mix_or_lose_jobs() {
     let lock = host::RunDirLock::take(&stage.dir.path().join("run"), Duration::ZERO).unwrap();
     assert!(refused("old", "new").contains("stop it first"));
     drop(lock);
+    // A child of a daemon whose master was killed may still write.
+    let child = rusqlite::Connection::open(stage.file("old")).unwrap();
+    child.query_row("SELECT count(*) FROM job", [], |_| Ok(())).unwrap();
+    assert!(refused("old", "new").contains("another process uses"), "{}", refused("old", "new"));
+    drop(child);
     assert!(stage.open("old").is_ok() && stage.open("redis").is_ok(), "nothing was marked");
 }
 

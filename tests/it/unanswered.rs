@@ -8,7 +8,7 @@ use crate::support::redis::{RedisServer, TcpServer};
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, new_job, stats, topic};
 use model::job::{Due, JobKey, State};
 use model::settings;
-use store::{self, LeaseRequest, OwnerTag, Store, StoreError};
+use store::{self, Lanes, LeaseRequest, OwnerTag, SetChangeRequest, Store, StoreError};
 
 /// A node behind a proxy, with one ready job.
 struct Stage {
@@ -101,6 +101,47 @@ fn a_shard_with_a_lease_without_an_answer_gives_no_other() {
     // Before it leases, the store takes back what it may have leased.
     let leased = eventually(10 * SECOND, "a lease", || stage.lease().ok());
     assert_eq!(leased, [1], "its only attempt");
+}
+
+#[test]
+fn leases_are_taken_back_where_nodes_answer() {
+    let servers = [TcpServer::start(&[]), TcpServer::start(&[]), TcpServer::start(&[])];
+    let proxy = Proxy::to(servers[0].address());
+    let settings = |first: &str, pool| {
+        let urls = [first.to_owned(), servers[1].url(), servers[2].url()];
+        let nodes = urls.into_iter().enumerate();
+        let nodes = nodes.map(|(n, url)| settings::NodeSettings::server(format!("r{n}"), url, 1)).collect();
+        let timeout = Duration::from_millis(300);
+        settings::StoreSettings::Redis(settings::RedisSettings::of_nodes("dq", timeout, pool, nodes))
+    };
+    let own = settings(&format!("redis://{}", proxy.address), 4);
+    let (mut store, lanes) = (store::open(&own, Path::new("/nowhere")).unwrap(), Lanes::new(&own).unwrap());
+    let ids = (0..100).map(|n| new_job("t", &n.to_string(), "1", Due::In(Duration::ZERO)));
+    let job = ids.into_iter().find(|job| lanes.lane_of(&job.key) == 0).unwrap();
+    let wanted = LeaseRequest {
+        topic: job.key.topic.clone(),
+        max: 9,
+        hold: 60 * SECOND,
+        max_leased: None,
+        is_own_ttr: false,
+        max_attempts: 1,
+    };
+    let mut lane = store::open_lane(&own, Path::new("/nowhere"), 0).unwrap();
+    let mut lease = || lane.lease(std::slice::from_ref(&wanted), 9, Some(&OwnerTag("me".into())));
+    assert!(lease().unwrap().jobs.is_empty());
+    store.add(std::slice::from_ref(&job)).remove(0).unwrap();
+    proxy.hold(Way::Answers);
+    assert!(matches!(lease(), Err(StoreError::Unknown(_))));
+    proxy.let_go();
+    // The set of nodes changes, so that the lease may be on any node. Then one of these nodes is away.
+    let mover = Lanes::new(&settings(&servers[0].url(), 5)).unwrap();
+    let ask = SetChangeRequest { empty: vec!["r2".to_owned()], ..SetChangeRequest::default() };
+    mover.redis().unwrap().move_jobs(&ask, |_| {}).unwrap().unwrap();
+    servers[1].kill();
+    let leased = eventually(10 * SECOND, "a lease from the node that answers", || {
+        lease().ok().filter(|batch| !batch.jobs.is_empty())
+    });
+    assert_eq!(leased.jobs[0].attempt, 1, "its only attempt");
 }
 
 #[test]

@@ -76,6 +76,25 @@ pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDirLock>> 
     }
 }
 
+/// Fails if another process has the store open: a child of a daemon whose master was killed, or an import.
+pub(super) fn check_unused(store: &Path) -> Result<()> {
+    if !store.exists() {
+        return Ok(());
+    }
+    let alone = || -> rusqlite::Result<()> {
+        let db = Connection::open_with_flags(store, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        db.execute_batch("PRAGMA locking_mode = exclusive; BEGIN EXCLUSIVE; ROLLBACK")
+    };
+    match alone().map_err(|e| e.sqlite_error_code()) {
+        Err(Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {
+            bail!("another process uses {}: wait until it has ended (dq-master, dq import)", store.display())
+        }
+        // A damaged store may be replaced by a backup. Other commands fail when they open it.
+        _ => Ok(()),
+    }
+}
+
 /// Runs `dq backup`.
 pub(super) fn run(arguments: &BackupArguments) -> Result<()> {
     host::keep_new_files_private();

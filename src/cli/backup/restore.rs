@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use nix::unistd::{AccessFlags, access};
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
 
 use super::container::{self, Manifest};
 use super::staging::{Staging, folder_of, give_to_owner};
 use super::{checksum, seal};
-use super::{embedded, is_full, stopped_daemon};
+use super::{check_unused, embedded, is_full, stopped_daemon};
 use crate::show::{counted, json_line, moment};
 use host::now_ms;
 use model::settings::files::{LOG, LOGS, TURN_FILES, beside, database_files};
@@ -128,25 +128,6 @@ fn check_only(arguments: &RestoreArguments) -> Result<()> {
         }
     );
     Ok(())
-}
-
-/// Fails if another process has the store open: a child of a daemon whose master was killed, or an import.
-fn check_unused(store: &Path) -> Result<()> {
-    if !store.exists() {
-        return Ok(());
-    }
-    let alone = || -> rusqlite::Result<()> {
-        let db = Connection::open_with_flags(store, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        db.execute_batch("PRAGMA locking_mode = exclusive; BEGIN EXCLUSIVE; ROLLBACK")
-    };
-    match alone().map_err(|e| e.sqlite_error_code()) {
-        Err(Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {
-            bail!("another process uses {}: wait until it has ended (dq-master, dq import)", store.display())
-        }
-        // A damaged store may be replaced by the backup.
-        _ => Ok(()),
-    }
 }
 
 /// Follows the links from a path, and returns the file at the end. The links stay, and only this file is replaced.

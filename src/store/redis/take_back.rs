@@ -27,8 +27,9 @@ const REFUSED: Duration = Duration::from_secs(20 * 60);
 /// A lease call that was sent, and whose answer never came.
 #[derive(Debug)]
 pub(super) struct UnansweredLease {
-    place: Place,
-    /// The set of nodes with which the call was made. Leases move with their jobs, so a newer set means that all shards
+    /// The shards that may have leases of the call, and that are not searched yet.
+    places: Vec<Place>,
+    /// The set of nodes for which `places` is right. Leases move with their jobs, so a newer set means that all shards
     /// are searched.
     homes: Arc<Homes>,
     prefix: LeaseCallPrefix,
@@ -48,14 +49,14 @@ impl RedisStore {
     ) {
         if let (Err(StoreError::Unknown(_)), Some(owner)) = (answer, owner) {
             let (homes, owner) = (Arc::clone(homes), owner.clone());
-            self.unanswered.push(UnansweredLease { place, homes, prefix, owner });
+            self.unanswered.push(UnansweredLease { places: vec![place], homes, prefix, owner });
         }
     }
 
-    /// Returns an error if a lease call on this shard has no answer and is not taken back yet. No further jobs are
+    /// Returns an error if this shard may have leases of a call without an answer, which are not taken back yet. No further jobs are
     /// leased there until then, so a shard has at most one such call.
     pub(super) fn is_answered(&self, place: Place) -> Result<()> {
-        match self.unanswered.iter().any(|lease| lease.place == place) {
+        match self.unanswered.iter().any(|lease| lease.places.contains(&place)) {
             false => Ok(()),
             true => {
                 let node = &self.nodes.names[place.node];
@@ -71,19 +72,10 @@ impl RedisStore {
         }
         let homes = self.nodes.open_homes()?;
         let mut outcome = Ok(());
-        for lease in std::mem::take(&mut self.unanswered) {
-            match self.take_back(&lease, &homes) {
-                Ok(0) => {}
-                Ok(jobs) => {
-                    let node = &self.nodes.names[lease.place.node];
-                    log::info!(
-                        "node {node}: {jobs} leases whose answer never came are taken back, their attempts not counted"
-                    );
-                }
-                Err(e) => {
-                    outcome = Err(e);
-                    self.unanswered.push(lease);
-                }
+        for mut lease in std::mem::take(&mut self.unanswered) {
+            if let Err(e) = self.take_back(&mut lease, &homes) {
+                outcome = Err(e);
+                self.unanswered.push(lease);
             }
         }
         outcome
@@ -97,14 +89,28 @@ impl RedisStore {
     }
 
     /// Takes back the leases of a call at its shard. If jobs were moved since, the leases may be on any shard, so all
-    /// shards are searched.
-    fn take_back(&self, lease: &UnansweredLease, homes: &Homes) -> Result<usize> {
-        if homes.set == lease.homes.set {
-            return self.take_back_at(lease.place, lease, homes);
+    /// shards are searched. A shard that does not answer stays in `places`, and the others are searched all the same.
+    fn take_back(&self, lease: &mut UnansweredLease, homes: &Arc<Homes>) -> Result<()> {
+        if homes.set != lease.homes.set {
+            let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
+            lease.places = nodes.flat_map(|node| self.nodes.shards_of(node)).collect();
+            lease.homes = Arc::clone(homes);
         }
-        let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
-        let mut places = nodes.flat_map(|node| self.nodes.shards_of(node));
-        places.try_fold(0, |sum, place| Ok(sum + self.take_back_at(place, lease, homes)?))
+        let mut outcome = Ok(());
+        for place in std::mem::take(&mut lease.places) {
+            match self.take_back_at(place, lease, homes) {
+                Ok(0) => {}
+                Ok(jobs) => log::info!(
+                    "node {}: {jobs} leases whose answer never came are taken back, their attempts not counted",
+                    self.nodes.names[place.node]
+                ),
+                Err(e) => {
+                    outcome = Err(e);
+                    lease.places.push(place);
+                }
+            }
+        }
+        outcome
     }
 
     fn take_back_at(&self, place: Place, lease: &UnansweredLease, homes: &Homes) -> Result<usize> {
