@@ -11,8 +11,8 @@ use model::bulk::{
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::letters::RedrivePace;
 use store::{
-    Added, DeadLetterKey, DeadLetterSelection, Direction, ListedChangeGoal, ListedChangeResult, ListedJob,
-    ListedJobChange, Result, Store, StoreError,
+    Added, DeadLetterKey, DeadLetterSelection, Direction, HELD_MS, ListedChangeGoal, ListedChangeResult,
+    ListedJob, ListedJobChange, Result, Store, StoreError,
 };
 
 /// How many records are read in one step.
@@ -75,17 +75,23 @@ impl BulkRun {
         limit: usize,
         now_ms: i64,
     ) -> Result<()> {
+        let is_repeated = self.walk.is_repeated(progress.leg);
         let direction = if leg.is_backward { Direction::Backward } else { Direction::Forward };
         let cursor = progress.cursor.take();
         let page = store.list_in_order(&self.topic, leg.state, direction, cursor.as_deref(), limit)?;
         let mut is_over = page.next.is_none();
         for job in &page.jobs {
-            let verdict = self.walk.job(leg, &seen(job), now_ms);
+            let verdict = match self.walk.job(leg, &seen(job), now_ms) {
+                // An import has not released this job yet. It would no longer find the job after this change.
+                BulkDecision::Due(_) if job.due_ms == HELD_MS => BulkDecision::Skip,
+                verdict => verdict,
+            };
             if verdict == BulkDecision::EndOfLeg {
                 is_over = true;
                 break;
             }
-            progress.counts.looked_at += 1;
+            // A job that a repeated leg finds was counted before, if it was there.
+            progress.counts.looked_at += u64::from(!is_repeated);
             let plan = |to_ms| {
                 let at_ms = job.until_ms.filter(|_| self.operation == BulkOperation::Redrive);
                 PlannedJobChange(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
@@ -98,9 +104,12 @@ impl BulkRun {
             }
         }
         progress.cursor = page.next;
+        if !progress.plan.is_empty() {
+            progress.planned_in = progress.leg;
+        }
         if is_over {
             (progress.leg, progress.cursor) = (progress.leg + 1, None);
-            progress.is_looked = self.walk.leg(progress.leg).is_none();
+            progress.is_looked = !self.walk.has_leg(progress.leg, progress.planned_in);
         }
         Ok(())
     }
@@ -165,6 +174,9 @@ impl BulkRun {
         while !progress.is_looked && begun.elapsed() < COUNTS {
             progress = self.look(store, &progress, self.page(RATE_MAX), now_ms)?;
             matched += progress.plan.len() as u64;
+            // Nothing is changed, so the repeated legs would find the same jobs.
+            progress.is_looked |=
+                self.operation != BulkOperation::Replay && self.walk.is_repeated(progress.leg);
         }
         progress.plan.clear();
         Ok((progress, matched))
@@ -204,6 +216,8 @@ impl BulkRun {
         for changed in store.change_listed(&self.topic, &changes) {
             match changed? {
                 ListedChangeResult::Done | ListedChangeResult::Already => counts.changed += 1,
+                // The next round of a cancel finds the job if it is still there.
+                ListedChangeResult::Differs if self.walk.has_rounds() => {}
                 ListedChangeResult::NotFound | ListedChangeResult::Differs if is_again => counts.unclear += 1,
                 ListedChangeResult::NotFound | ListedChangeResult::Differs => counts.skipped += 1,
             }

@@ -1,15 +1,18 @@
 //! How much of a node's time dead letters may take: one id may have very many of them.
 
+use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
 
 use crate::support::redis::RedisServer;
 use crate::support::{SECOND, eventually, in_memory, new_job};
+use model::bulk::{BulkFilter, BulkOperation, BulkProgress, BulkRequest};
 use model::job::{Due, JobId, JobKey, State, TopicName};
 use model::letters::RedrivePace;
 use model::settings;
+use role::bulk::BulkRun;
 use store::{
     DeadLetterKey, DeadLetterOperation, DeadLetterSelection, Deleted, LeaseRequest, Outcome, Settlement,
-    Store,
+    Store, StoreError,
 };
 
 /// No call touches more records than this.
@@ -20,8 +23,16 @@ fn topic() -> TopicName {
 }
 
 fn store_on(server: &RedisServer) -> Box<dyn Store> {
-    let node = settings::NodeSettings::server("a".to_owned(), server.url(), 1);
-    let redis = settings::RedisSettings::of_nodes("dq", 5 * SECOND, 2, vec![node]);
+    store_on_all(&[server], 1)
+}
+
+/// Opens the store on these nodes, each with this number of shards.
+fn store_on_all(servers: &[&RedisServer], shards: u32) -> Box<dyn Store> {
+    let nodes = servers.iter().enumerate();
+    let node = |(n, server): (usize, &&RedisServer)| {
+        settings::NodeSettings::server(format!("r{n}"), server.url(), shards)
+    };
+    let redis = settings::RedisSettings::of_nodes("dq", 5 * SECOND, 2, nodes.map(node).collect());
     store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
 }
 
@@ -201,4 +212,57 @@ fn ids_with_many_letters_are_counted_and_deleted_in_small_calls() {
     let deleted = bounded(&server, "a deletion", || store.delete(&keys));
     assert!(deleted.iter().all(|one| *one == Ok(Deleted::Done)));
     assert_eq!(dead(store.as_mut()), []);
+}
+
+#[test]
+fn a_page_of_a_list_asks_each_shard_once() {
+    let server = RedisServer::start();
+    let mut store = store_on_all(&[&server], 2);
+    let ids: Vec<String> = (0..300).map(|n| format!("j{n}")).collect();
+    bury(&mut *store, &ids, 1);
+    let scripts = || {
+        let output = server.cli(&["info", "commandstats"]);
+        let calls = output.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+        calls.map_or(0, |n| n.parse::<u64>().unwrap())
+    };
+    let (before, mut cursor, mut pages, mut found) = (scripts(), None, 0, Vec::new());
+    loop {
+        let page = store.list(&topic(), State::Dead, cursor.as_deref(), 20).unwrap();
+        found.extend(page.jobs.into_iter().map(|view| view.key.id.to_string()));
+        pages += 1;
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    // If a shard were asked again for the place where the page ends, other jobs could be there by then.
+    assert!(scripts() - before <= 2 * pages, "{} calls for {pages} pages", scripts() - before);
+    assert_eq!(found.iter().collect::<HashSet<_>>().len(), 300);
+    assert_eq!(found.len(), 300);
+}
+
+#[test]
+fn an_operation_does_not_pass_by_the_letters_of_a_node_that_is_down() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let mut store = store_on_all(&[&servers[0], &servers[1]], 1);
+    let ids: Vec<String> = (0..100).map(|n| format!("j{n}")).collect();
+    bury(&mut *store, &ids, 1);
+    let (operation, filter) = (BulkOperation::Redrive, BulkFilter::default());
+    let request = BulkRequest { topic: topic(), operation, filter, rate: 1000 };
+    let now_ms = host::now_ms();
+    let run = BulkRun::new(&request, 1, now_ms + 1);
+    let looked = run.look(&mut *store, &BulkProgress::default(), 500, now_ms).unwrap();
+    assert_eq!(looked.plan.len(), 100);
+    servers[1].hang(true);
+    eventually(20 * SECOND, "the node counts as down", || {
+        let key = |id: &String| JobKey { topic: topic(), id: JobId::new(id.as_str()).unwrap() };
+        ids.iter().find(|id| matches!(store.get(&key(id)), Err(StoreError::NodeDown(_))))
+    });
+    let down = run.apply(&mut *store, &looked.plan, false).unwrap_err();
+    assert!(matches!(&down, StoreError::NodeDown(why) if why.contains("r1")), "{down}");
+    servers[1].hang(false);
+    let counts =
+        eventually(20 * SECOND, "the node is back", || run.apply(&mut *store, &looked.plan, true).ok());
+    assert_eq!((counts.changed + counts.unclear, counts.skipped), (100, 0));
+    assert!(dead(&mut *store).is_empty());
 }

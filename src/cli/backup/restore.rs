@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::container::{self, Manifest};
 use super::staging::{Staging, folder_of, give_to_owner};
-use super::{checksum, seal};
 use super::{check_unused, embedded, is_full, stopped_daemon};
+use super::{checksum, seal};
 use crate::show::{counted, json_line, moment};
 use host::now_ms;
 use model::settings::files::{LOG, LOGS, TURN_FILES, beside, database_files};

@@ -43,6 +43,8 @@ impl BulkCounts {
 pub struct BulkProgress {
     /// The leg of the walk.
     pub leg: usize,
+    /// The last leg in which a change was planned.
+    pub planned_in: usize,
     /// The end of the page of jobs from which the plan was made. None: the leg is at its beginning.
     pub cursor: Option<String>,
     /// Whether all jobs were looked at. If so, only the changes of the plan are left to do.

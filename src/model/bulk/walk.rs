@@ -11,6 +11,12 @@ use crate::job_filter::JobFilter;
 use crate::record::{JobRecord, RecordFilter};
 use crate::rendezvous;
 
+/// How many legs a cancel has in each round: it visits the delayed, the ready and the leased jobs.
+const ROUND: usize = 3;
+
+/// How many rounds a cancel makes at most.
+const ROUNDS: usize = 10;
+
 /// How much the clocks of hosts and nodes may differ. (dq-redis-checker alerts at 50 ms.)
 const CLOCKS_MS: i64 = 1_000;
 
@@ -66,16 +72,22 @@ pub struct BulkWalk {
     jobs: JobFilter,
     records: RecordFilter,
     legs: Vec<WalkLeg>,
+    /// How many of the legs visit each job for the first time. The others repeat them (see [`BulkWalk::has_leg`]).
+    first_legs: usize,
 }
 
 impl BulkWalk {
     /// Begins the walk of an operation. `number` and `started_ms` are the same in all its steps.
+    ///
+    /// A job may fail while it is cancelled: it was ready or leased when the delayed jobs were visited, and it is
+    /// delayed when the leased jobs are visited. So a cancel of jobs in all states visits them again and again, until it
+    /// finds none.
     pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> BulkWalk {
         let jobs = request.filter.jobs();
         let mut legs = Vec::new();
         let mut leg = |state, is_backward| legs.push(WalkLeg { state, is_backward });
         match request.operation {
-            BulkOperation::Cancel => State::ALL[..3].iter().for_each(|state| leg(*state, false)),
+            BulkOperation::Cancel => State::ALL[..ROUND].iter().for_each(|state| leg(*state, false)),
             BulkOperation::At { .. } => {
                 leg(State::Delayed, true);
                 leg(State::Delayed, false);
@@ -94,6 +106,11 @@ impl BulkWalk {
             BulkOperation::Replay => {}
         }
         legs.retain(|leg| jobs.states.is_empty() || jobs.states.contains(&leg.state));
+        let first_legs = legs.len();
+        if request.operation == BulkOperation::Cancel && first_legs == ROUND {
+            // The last leg visits delayed jobs.
+            legs = legs.iter().cycle().take(ROUND * ROUNDS + 1).copied().collect();
+        }
         BulkWalk {
             operation: request.operation,
             number,
@@ -101,7 +118,25 @@ impl BulkWalk {
             records: request.filter.records(),
             jobs,
             legs,
+            first_legs,
         }
+    }
+
+    /// Whether a leg is needed. `took_in` is the last leg in which the operation took a job. A cancel ends after the
+    /// delayed jobs, if the legs of a whole round have found no job.
+    pub fn has_leg(&self, leg: usize, took_in: usize) -> bool {
+        let is_found = leg > self.first_legs && leg % ROUND == 1 && leg > took_in + ROUND;
+        leg < self.legs.len() && !is_found
+    }
+
+    /// Whether the walk visits jobs again and again, until it finds none.
+    pub fn has_rounds(&self) -> bool {
+        self.legs.len() > self.first_legs
+    }
+
+    /// Whether the jobs of a leg were visited before.
+    pub fn is_repeated(&self, leg: usize) -> bool {
+        leg >= self.first_legs
     }
 
     /// Returns a leg. None: there are no more legs. (The walk of a replay has no legs. The one leg of a replay is

@@ -23,9 +23,9 @@ pub(super) enum ListPosition {
     Away,
 }
 
-/// A page of the list of one shard, and the position where the page ends.
+/// A page of the list of one shard, and the position where the page ends. With each item comes the position behind it.
 pub(super) struct ShardPage<T> {
-    pub items: Vec<T>,
+    pub items: Vec<(T, ListPosition)>,
     pub end: ListPosition,
 }
 
@@ -84,13 +84,19 @@ impl RedisStore {
             call.cmd.arg(topic.as_str()).arg(state as u8).arg(score).arg(&member[..]);
             call.cmd.arg((limit - jobs.len()).min(CHUNK)).arg(BYTES);
             let mut values = array(self.ask(place, call)?)?;
-            if values.len() < 2 {
+            if values.len() < 3 {
                 return Err(unexpected("a list"));
             }
-            let some = values.split_off(2);
+            let some = answer::views(topic, values.split_off(3))?;
+            let mut places = array(values.pop().unwrap_or_default())?.into_iter();
             let member = answer::bytes(values.pop().unwrap_or_default())?;
             let score = answer::text(values.pop().unwrap_or_default())?;
-            jobs.extend(answer::views(topic, some)?);
+            for job in some {
+                let (Some(score), Some(member)) = (places.next(), places.next()) else {
+                    return Err(unexpected("the place of a job"));
+                };
+                jobs.push((job, ListPosition::Behind(answer::text(score)?, answer::bytes(member)?)));
+            }
             end = if score.is_empty() { ListPosition::AtEnd } else { ListPosition::Behind(score, member) };
         }
         Ok(ShardPage { items: jobs, end })
@@ -131,7 +137,7 @@ impl RedisStore {
                 .unwrap_or(ListPosition::Behind(String::new(), Vec::new()))
         };
         let mut stands: Vec<ListPosition> = places.iter().map(&mut stand).collect();
-        let mut items: Vec<(usize, T)> = Vec::new();
+        let mut items: Vec<(usize, (T, ListPosition))> = Vec::new();
         let (mut ends, mut failed) = (Vec::new(), None);
         for (i, place) in places.iter().enumerate() {
             match page(*place, &stands[i], limit) {
@@ -151,25 +157,25 @@ impl RedisStore {
             Some(e) if ends.iter().all(|end| matches!(end, ListPosition::Away)) => return Err(e),
             _ => {}
         }
-        items.sort_by_key(|(_, item)| order(item));
+        items.sort_by_key(|(_, (item, _))| order(item));
         let read: Vec<usize> =
             (0..places.len()).map(|i| items.iter().filter(|(of, _)| *of == i).count()).collect();
         items.truncate(limit);
-        for (i, place) in places.iter().enumerate() {
-            let returned = items.iter().filter(|(of, _)| *of == i).count();
-            stands[i] = match returned {
-                _ if returned == read[i] => ends[i].clone(),
-                0 => stands[i].clone(),
+        for (i, end) in ends.into_iter().enumerate() {
+            let returned = || items.iter().filter(|(of, _)| *of == i);
+            if returned().count() == read[i] {
+                stands[i] = end;
+            } else if let Some((_, (_, behind))) = returned().last() {
                 // The page ends in the middle of the jobs that this shard has returned.
-                _ => page(*place, &stands[i], returned)?.end,
-            };
+                stands[i] = behind.clone();
+            }
         }
         let more = stands.iter().any(|s| matches!(s, ListPosition::Behind(..)));
         let next = more.then(|| self.cursor_of(places.iter().copied().zip(&stands))).transpose()?;
         let away = places.iter().zip(&stands).filter(|(_, stand)| matches!(stand, ListPosition::Away));
         let mut away: Vec<String> = away.map(|(place, _)| self.nodes.names[place.node].clone()).collect();
         away.dedup();
-        Ok(MergedPage { items: items.into_iter().map(|(_, item)| item).collect(), next, away })
+        Ok(MergedPage { items: items.into_iter().map(|(_, (item, _))| item).collect(), next, away })
     }
 }
 

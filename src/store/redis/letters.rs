@@ -63,8 +63,8 @@ impl RedisStore {
     }
 
     /// Redrives the named dead letters. An id means its latest dead letter. The names are ids (`word` is "ids"), or
-    /// exact dead letters, each an id and its time of death (`word` is "letters"). With "letters", a node that is down
-    /// is skipped. Its error is returned only if nothing was redriven.
+    /// exact dead letters, each an id and its time of death (`word` is "letters"). If a node is down, the letters of
+    /// the other nodes are redriven, and then the error is returned.
     fn redrive_named<T>(
         &self,
         topic: &TopicName,
@@ -88,7 +88,7 @@ impl RedisStore {
                         let least = i64::from(answer::bytes(again)?.is_empty());
                         left = left.get(number(&seen)?.max(least) as usize..).unwrap_or_default();
                     }
-                    Err(e @ StoreError::NodeDown(_)) if word == "letters" => {
+                    Err(e @ StoreError::NodeDown(_)) => {
                         failed = Some(e);
                         done.pop();
                         break;
@@ -97,10 +97,8 @@ impl RedisStore {
                 }
             }
         }
-        match failed {
-            Some(e) if sum == 0 => Err(e),
-            _ => self.confirm(topic, done.into_iter()).map(|()| sum),
-        }
+        self.confirm(topic, done.into_iter())?;
+        failed.map_or(Ok(sum), Err)
     }
 
     fn redriven(&self, place: Place, call: Call) -> Result<[Value; 3]> {

@@ -74,6 +74,11 @@ fn word_of(keeping: &RecordKeeping) -> String {
     }
 }
 
+/// Returns the position behind the record of the job with this id, which ended at this time (Unix milliseconds).
+fn place_behind(ended_ms: i64, id: &str) -> ListPosition {
+    ListPosition::Behind(ended_ms.to_string(), id.into())
+}
+
 impl RedisStore {
     fn record_page(
         &self,
@@ -95,7 +100,10 @@ impl RedisStore {
             let (score, member) = (text(next()?)?, bytes(next()?)?);
             while let (Some(of), Some(packed)) = (values.next(), values.next()) {
                 let key = JobKey { topic: topic.clone(), id: id(of)? };
-                found.extend(records_of(&key, &bytes(packed)?)?);
+                for record in records_of(&key, &bytes(packed)?)? {
+                    let behind = place_behind(record.order_ms, key.id.as_str());
+                    found.push((record, behind));
+                }
             }
             end = if score.is_empty() { ListPosition::AtEnd } else { ListPosition::Behind(score, member) };
         }
@@ -212,7 +220,7 @@ impl Records for RedisStore {
 
     fn records_after(&mut self, _: &TopicName, ended_ms: i64, id: Option<&JobId>) -> Result<Option<String>> {
         // On each shard, records are in the order of their time and id. So the same position is valid on all shards.
-        let behind = ListPosition::Behind(ended_ms.to_string(), id.map_or("", JobId::as_str).into());
+        let behind = place_behind(ended_ms, id.map_or("", JobId::as_str));
         self.cursor_of(self.all_places().map(|place| (place, &behind))).map(Some)
     }
 

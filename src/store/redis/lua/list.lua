@@ -5,8 +5,8 @@
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 state (1 to 4)   3 and 4 where the page before ended; '' and '' for the first
 --       5 how many jobs at most   6 how many bytes of big bodies at most
--- Returns an array: where this page ended (two values; '' and '' if it is the last page), then for each job the values
--- that part/views.lua describes
+-- Returns an array: where this page ended (two values; '' and '' if it is the last page), the place of each job (an
+-- array of two values for each), then for each job the values that part/views.lua describes
 --
 -- Changes the state of no job.
 
@@ -23,7 +23,7 @@ end
 -- Returns a page of the ready jobs with numbers: those before the levels, or those after them. (See numbered.) After
 -- the last page of this part, the next page begins at `next_part`. A member without a ready job is left out.
 local function numbered_page(score, member, is_before)
-  local queued, next_part = base .. 'q:' .. topic, is_before and { string.format('%.0f', LEVELS), '' } or { '', '' }
+  local queued, next_part = base .. 'q:' .. topic, is_before and { string.format('%.0f', LEVELS), '', {} } or { '', '', {} }
   local first, edge = rank_after(queued, score, member), call('ZCOUNT', queued, '-inf', '(' .. MIDDLE)
   local stop = is_before and edge or call('ZCARD', queued)
   if not is_before then first = math.max(first, edge) end
@@ -35,11 +35,13 @@ local function numbered_page(score, member, is_before)
   for i = n + 1, #ids do ids[i] = nil end
   local scores = call('ZMSCORE', order, unpack(ids))
   local records, notes = call('HMGET', bodies, unpack(ids)), call('HMGET', base .. 'm:' .. topic, unpack(ids))
-  local out = first + n < stop and { found[2 * n], found[2 * n - 1] } or next_part
+  local out = first + n < stop and { found[2 * n], found[2 * n - 1], {} } or next_part
   for i, id in ipairs(ids) do
     local due = struct.unpack('>I6', found[2 * i - 1])
     if scores[i] and tonumber(scores[i]) == due and not there[id] then
       there[id] = true
+      local place = out[3]
+      place[#place + 1], place[#place + 2] = found[2 * i], found[2 * i - 1]
       view_of(out, id, state, scores[i], records[i], notes[i])
     end
   end
@@ -55,8 +57,8 @@ local found = call('ZRANGE', order, first, first + most - 1, 'WITHSCORES')
 if ARGV[3] == '' and has_numbers(found) then return numbered_page('', '', true) end
 -- The other jobs with numbers come after the levels.
 local function end_of_levels()
-  if state == 2 and from and has_numbers(call('ZRANGE', order, 0, 0, 'WITHSCORES')) then return { MIDDLE, '' } end
-  return { '', '' }
+  if state == 2 and from and has_numbers(call('ZRANGE', order, 0, 0, 'WITHSCORES')) then return { MIDDLE, '', {} } end
+  return { '', '', {} }
 end
 if not found[1] then return end_of_levels() end
 local members, notes, leases = {}, {}, {}
@@ -68,12 +70,13 @@ if state < 4 then notes = call('HMGET', base .. 'm:' .. topic, unpack(members)) 
 if state == 3 then leases = call('HMGET', base .. 'L:' .. topic, unpack(members)) end
 local out
 if first + n < call('ZCARD', order) then
-  out = { found[2 * n], found[2 * n - 1] }
+  out = { found[2 * n], found[2 * n - 1], {} }
 else
   out = end_of_levels()
 end
 for i, member in ipairs(members) do
   local id = state == 4 and string.sub(member, 1, -5) or member
+  out[3][2 * i - 1], out[3][2 * i] = found[2 * i], member
   view_of(out, id, state, found[2 * i], records[i], notes[i], leases[i])
 end
 return out
