@@ -666,6 +666,14 @@ fn scopes_bound_what_clients_do() {
     assert_eq!(body, br#"{"of":"b"}"#);
     assert_eq!(client.stats(&format!("stats-job {number}"))["tube"], "b");
     assert_eq!(client.reserve(0), None, "the jobs of a and c may not be reserved");
+    // Jobs that this connection has not reserved are for producers.
+    http.ask("POST", "/v1/topics/b/jobs", &json!({"id": "two", "body": 2, "delay": "1h"})).is(201);
+    client.ask("use b");
+    let delayed = client.job("peek-delayed").unwrap().0;
+    for command in [format!("delete {delayed}"), format!("kick-job {delayed}"), "kick 1".to_owned()] {
+        assert_eq!(client.ask(&command), "INTERNAL_ERROR", "{command}");
+    }
+    assert_eq!(http.get("/v1/topics/b/jobs/two").is(200)["state"], "delayed");
     assert_eq!(client.ask(&format!("delete {number}")), "DELETED");
     http.get("/v1/topics/b/jobs/one").is_problem(404, "not_found", None);
     client.ask("use a");

@@ -83,6 +83,39 @@ fn a_job_is_added_and_run_and_a_redrive_asks_first() {
 }
 
 #[test]
+fn an_edit_keeps_a_job_that_was_replaced_meanwhile() {
+    let (sink, daemon, browser) = topic_page();
+    let mut http = Http::unix(&daemon);
+    let add = |http: &mut Http, body: &str| {
+        let job = format!(r#"{{"id": "a", "body": {body}, "delay": "5h"}}"#);
+        let answer =
+            http.send("POST", "/v1/topics/orders/jobs", "Content-Type: application/json\r\n", job.as_bytes());
+        assert!(matches!(answer.status, 200 | 201), "{}", answer.json);
+    };
+    add(&mut http, r#"{ "v" :  1.0 }"#);
+    browser.run("location.hash = '#/topics/orders/jobs/a'");
+    browser.see("main", r#""v": 1.0"#);
+    // A change of the lease leaves the bytes of the body as they are.
+    browser.press("Edit");
+    browser.fill("#f-job-ttr", "7s");
+    browser.click("dialog button[type=submit]");
+    browser.see(".toasts", "The job is changed");
+    http.ask("POST", "/v1/topics/orders/jobs/a/run", &Value::Null).is(204);
+    sink.wait_for(1, 20 * SECOND);
+    assert_eq!(sink.calls()[0].body, r#"{ "v" :  1.0 }"#);
+    add(&mut http, r#"{"v": 2}"#);
+    browser.see("main", r#""v": 2"#);
+    // A client replaces the job while the dialog is open.
+    browser.press("Edit");
+    browser.fill("#f-body", r#"{"v": 4}"#);
+    add(&mut http, r#"{"v": 3}"#);
+    browser.click("dialog button[type=submit]");
+    browser.see("dialog .note", "A client has replaced or changed this job meanwhile");
+    assert_eq!(http.get("/v1/topics/orders/jobs/a").is(200)["body"]["v"], 3);
+    good(&browser);
+}
+
+#[test]
 fn the_arrow_keys_work_in_menus() {
     let [down, up, home, end, esc] = ["\u{e015}", "\u{e013}", "\u{e011}", "\u{e010}", "\u{e00c}"];
     let (_sink, _daemon, browser) = topic_page();

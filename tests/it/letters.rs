@@ -248,7 +248,7 @@ fn an_operation_does_not_pass_by_the_letters_of_a_node_that_is_down() {
     let ids: Vec<String> = (0..100).map(|n| format!("j{n}")).collect();
     bury(&mut *store, &ids, 1);
     let (operation, filter) = (BulkOperation::Redrive, BulkFilter::default());
-    let request = BulkRequest { topic: topic(), operation, filter, rate: 1000 };
+    let request = BulkRequest { topic: topic(), operation, filter, rate: 1000, hides_answers: false };
     let now_ms = host::now_ms();
     let run = BulkRun::new(&request, 1, now_ms + 1);
     let looked = run.look(&mut *store, &BulkProgress::default(), 500, now_ms).unwrap();

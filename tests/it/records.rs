@@ -398,6 +398,7 @@ fn a_token_sees_the_records_of_its_own_topics_only() {
         format!("Authorization: Bearer {}\r\n", made["token"].as_str().unwrap())
     };
     let (shop, bank) = (token("shop", "produce:shop.*"), token("bank", "read:bank.a"));
+    let manager = token("manager", "manage:shop.a");
     let mut http = Http::tcp(&daemon);
     let mut get = |token: &str, path: &str| http.send("GET", path, token, b"");
     for (token, own) in [(&shop, &["shop.b", "shop.a"][..]), (&bank, &["bank.a"])] {
@@ -438,6 +439,20 @@ fn a_token_sees_the_records_of_its_own_topics_only() {
         let csv = get(token, &format!("{path}/records?format=csv"));
         assert_eq!(csv.json.as_str().unwrap().contains("Closed"), found == 1);
     }
+    // This also holds for the search of an operation on many jobs.
+    let replay = |text: &str| {
+        let filter = json!({"text": text});
+        json!({"topic": "shop.a", "operation": "replay", "dry_run": true, "filter": filter}).to_string()
+    };
+    let json_type = "Content-Type: application/json\r\n";
+    for (text, expected) in [("closed", 0), ("status", 1)] {
+        let headers = format!("{manager}{json_type}");
+        let counted = http.send("POST", "/v1/jobs/bulk", &headers, replay(text).as_bytes()).is(200);
+        let found = counted["matched"].as_u64().unwrap() + counted["skipped"].as_u64().unwrap();
+        assert_eq!(found, expected, "{text}: {counted}");
+    }
+    let counted = root.send("POST", "/v1/jobs/bulk", json_type, replay("closed").as_bytes()).is(200);
+    assert_eq!(counted["matched"].as_u64().unwrap() + counted["skipped"].as_u64().unwrap(), 1, "{counted}");
     // A client that may add jobs may not erase their records.
     let forget = "/v1/topics/shop.a/jobs/42/records";
     http.send("DELETE", forget, &shop, b"").is_problem(403, "forbidden", None);

@@ -981,7 +981,13 @@ fn the_php_console_finds_its_numbers_where_it_looks_for_them() {
 
 fn shift(n: &str) -> BulkRequest {
     let filter = BulkFilter { id_prefix: "安".into(), status: None, ..BulkFilter::default() };
-    BulkRequest { topic: name(n), operation: BulkOperation::Shift { by_ms: -5 }, filter, rate: 7 }
+    BulkRequest {
+        topic: name(n),
+        operation: BulkOperation::Shift { by_ms: -5 },
+        filter,
+        rate: 7,
+        hides_answers: false,
+    }
 }
 
 #[test]

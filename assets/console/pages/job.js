@@ -1,6 +1,6 @@
 // One job: its body as it is stored, its due time, the results of its attempts, and what can be done with it.
 
-import { change, get, path, post, remove, request } from '../api.js';
+import { Problem, change, get, path, post, remove, request } from '../api.js';
 import { h } from '../dom.js';
 import { bytes, count, priorityText, span } from '../format.js';
 import { t } from '../i18n.js';
@@ -28,13 +28,22 @@ import { mayChange } from '../session.js';
 const ttrText = (job) => (job.ttr_ms === undefined ? '' : job.ttr_ms % 1000 === 0 ? `${job.ttr_ms / 1000}s` : `${job.ttr_ms}ms`);
 
 function editJob(at, job, body, reload) {
+  const [first, firstTtr] = [readable(pretty(body)), ttrText(job)];
   const dialog = openDialog({
     title: t('job.edit'), wide: true,
-    // The body is sent exactly as it was typed, because a browser would round some numbers.
+    // The body is sent exactly as it was typed, because a browser would round some numbers. What was not changed here
+    // is not sent. A client may have replaced the job meanwhile, and its new version must stay.
     onsubmit: (it) => flaw(it.state.text) === null && it.run(async () => {
       const ttr = it.state.ttr.trim();
-      const more = ttr === ttrText(job) ? '' : `, "ttr": ${JSON.stringify(ttr === '' ? null : ttr)}`;
-      await change(at, `{"body": ${it.state.text}${more}}`);
+      const changes = [
+        it.state.text !== first && `"body": ${it.state.text}`,
+        ttr !== firstTtr && `"ttr": ${JSON.stringify(ttr === '' ? null : ttr)}`].filter(Boolean);
+      if (changes.length === 0) return;
+      const now = await request('GET', at);
+      if (now.json.added_ms !== job.added_ms || (member(now.text, 'body') ?? 'null') !== body) {
+        throw new Problem(0, { code: 'replaced', detail: t('job.edit.replaced') });
+      }
+      await change(at, `{${changes.join(', ')}}`);
       say(t('job.edited'));
       reload();
     }),
@@ -43,7 +52,7 @@ function editJob(at, job, body, reload) {
       field({ name: 'job-ttr', label: t('job.ttr'), value: it.state.ttr, mono: true, problem: it.problem?.field === 'ttr' ? it.problem.detail : null, help: t('job.ttr.help'), onchange: (ttr) => { it.state.ttr = ttr; redraw(); } })],
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('save'), type: 'submit', kind: 'primary', busy: it.busy, disabled: flaw(it.state.text) !== null })],
   });
-  Object.assign(dialog.state, { text: readable(pretty(body)), ttr: ttrText(job) });
+  Object.assign(dialog.state, { text: first, ttr: firstTtr });
   redraw();
 }
 

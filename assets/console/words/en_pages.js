@@ -349,6 +349,7 @@ export default {
   'job.at.label': 'Due at',
   'job.edit': 'Edit',
   'job.edit.help': 'Any JSON value. Attempts and due time stay as they are.',
+  'job.edit.replaced': 'A client has replaced or changed this job meanwhile. Close this dialog, and look at the job again.',
   'job.edited': 'The job is changed.',
   'job.delete': 'Delete',
   'job.delete.title': 'Delete this job?',

@@ -348,6 +348,7 @@ export default {
   'job.at.label': '到期时间',
   'job.edit': '编辑',
   'job.edit.help': '任意 JSON。投递次数和到期时间不变。',
+  'job.edit.replaced': '该任务在此期间已被客户端替换或修改。请关闭此对话框，重新查看该任务。',
   'job.edited': '任务已修改。',
   'job.delete': '删除',
   'job.delete.title': '删除这个任务？',

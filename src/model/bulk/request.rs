@@ -135,6 +135,7 @@ impl BulkFilter {
             until_ms: self.until_ms,
             status: self.status,
             text: self.text.clone(),
+            hides_answers: false,
             tag: self.tag(),
         }
     }
@@ -151,4 +152,7 @@ pub struct BulkRequest {
     pub filter: BulkFilter,
     /// The maximum number of jobs that are changed in a second.
     pub rate: u32,
+    /// Whether a `text` of the filter is not searched in answers of receivers, because the caller must not see them.
+    #[serde(default)]
+    pub hides_answers: bool,
 }

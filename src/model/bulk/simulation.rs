@@ -146,7 +146,8 @@ impl SimulatedStore {
 /// Plays an operation to its end. If the process dies, everything that it has not written is lost.
 fn play(operation: BulkOperation, seed: u64, calm: bool) -> SimulatedStore {
     let topic = TopicName::new("t").unwrap();
-    let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
+    let request =
+        BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1, hides_answers: false };
     let walk = BulkWalk::new(&request, seed, START);
     let (mut world, none) = (SimulatedStore::new(seed), Headers::default());
     // What is saved in the registry: the leg, the end of the page from which the plan was made, and the plan.

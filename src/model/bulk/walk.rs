@@ -115,7 +115,7 @@ impl BulkWalk {
             operation: request.operation,
             number,
             started_ms,
-            records: request.filter.records(),
+            records: RecordFilter { hides_answers: request.hides_answers, ..request.filter.records() },
             jobs,
             legs,
             first_legs,
@@ -243,7 +243,8 @@ mod tests {
     fn a_spread_gives_each_job_the_same_time_again() {
         let operation = BulkOperation::Spread { from_ms: 1_000_000, over_ms: 1_000 };
         let topic = TopicName::new("t").unwrap();
-        let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
+        let request =
+            BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1, hides_answers: false };
         let walk = BulkWalk::new(&request, 7, 0);
         let mut early = 0;
         for n in 0..1_000 {
@@ -261,7 +262,8 @@ mod tests {
     fn dead_letters_and_new_jobs_of_later_are_not_meant() {
         let topic = TopicName::new("t").unwrap();
         let filter = BulkFilter::default();
-        let request = BulkRequest { topic, operation: BulkOperation::Redrive, filter, rate: 1 };
+        let request =
+            BulkRequest { topic, operation: BulkOperation::Redrive, filter, rate: 1, hides_answers: false };
         let walk = BulkWalk::new(&request, 1, 5_000);
         let leg = walk.leg(0).unwrap();
         let headers = Headers::default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Notice, Recipient};
+use super::{AlertPhase, Notice, Recipient};
 
 /// How many alerts may wait for one recipient. A further alert replaces the oldest alert.
 const WAITING_MAX: usize = 1000;
@@ -45,13 +45,16 @@ struct RecipientQueue {
     /// The number of alerts at the beginning of `notices` that this process is sending now.
     #[serde(skip)]
     sending: usize,
+    /// How many alerts the next message may have. 0: all that wait. It becomes smaller when the recipient refuses a
+    /// message: the message may be too long, or one of its alerts may be the reason.
+    #[serde(skip)]
+    message_max: usize,
     /// When the first alert that is not being sent began to wait.
     first_ms: i64,
     /// When the last message was sent.
     last_ms: Option<i64>,
     failures: u32,
-    /// When the failures began, or when alerts were last dropped after a day of failures. `tried_ms` and `reason` say
-    /// when the last try failed, and why.
+    /// When the failures began. `tried_ms` and `reason` say when the last try failed, and why.
     failing_ms: i64,
     tried_ms: i64,
     reason: String,
@@ -80,6 +83,7 @@ impl RecipientQueue {
             to,
             notices: Vec::new(),
             sending: 0,
+            message_max: 0,
             first_ms: 0,
             last_ms: None,
             failures: 0,
@@ -92,6 +96,16 @@ impl RecipientQueue {
 
     fn pause(&self) -> Duration {
         PAUSES[0].saturating_mul(1 << self.failures.saturating_sub(1).min(10)).min(PAUSES[1])
+    }
+
+    /// Drops the alerts that are older than a day. An alert that is still open stays.
+    fn drop_old(&mut self, now_ms: i64) {
+        let over: Vec<Notice> =
+            self.notices.iter().filter(|one| one.state == AlertPhase::Over).cloned().collect();
+        self.notices.retain(|notice| {
+            let is_open = notice.state == AlertPhase::Open && !over.iter().any(|over| over.is_of(notice));
+            is_open || !passed(notice.at_ms, PATIENCE, now_ms)
+        });
     }
 
     fn is_due(&self, pace: MessageTiming, now_ms: i64) -> bool {
@@ -135,8 +149,11 @@ impl AlertQueue {
     ) -> Vec<OutgoingMessage> {
         let due = self.waiting.iter_mut().filter(|w| w.is_due(pace, now_ms) && reachable(&w.to));
         let take = |waiting: &mut RecipientQueue| {
-            waiting.sending = waiting.notices.len();
-            OutgoingMessage { to: waiting.to.clone(), notices: waiting.notices.clone() }
+            waiting.sending = match waiting.message_max {
+                0 => waiting.notices.len(),
+                most => waiting.notices.len().min(most),
+            };
+            OutgoingMessage { to: waiting.to.clone(), notices: waiting.notices[..waiting.sending].to_vec() }
         };
         due.map(take).collect()
     }
@@ -146,13 +163,16 @@ impl AlertQueue {
         if let Some(waiting) = self.pending_for(to) {
             waiting.notices.drain(..std::mem::take(&mut waiting.sending));
             waiting.last_ms = Some(now_ms);
+            waiting.message_max = waiting.message_max.saturating_mul(2);
             (waiting.failures, waiting.dropped) = (0, 0);
             waiting.reason.clear();
         }
     }
 
-    /// Records that a message could not be sent. Returns how many alerts are dropped because of this failure.
-    pub fn failed(&mut self, to: &Recipient, reason: &str, now_ms: i64) -> usize {
+    /// Records that a message could not be sent. `is_refused`: the recipient can be reached, and refused this message.
+    /// The next message then has half as many alerts. If it has one alert, another alert comes first. Returns how many
+    /// alerts are dropped because of this failure.
+    pub fn failed(&mut self, to: &Recipient, reason: &str, is_refused: bool, now_ms: i64) -> usize {
         let Some(waiting) = self.pending_for(to) else { return 0 };
         let tried = std::mem::take(&mut waiting.sending);
         if waiting.failures == 0 {
@@ -161,14 +181,19 @@ impl AlertQueue {
         waiting.failures += 1;
         waiting.tried_ms = now_ms;
         reason.clone_into(&mut waiting.reason);
-        if now_ms - waiting.failing_ms < PATIENCE.as_millis() as i64 {
-            return 0;
+        let before = waiting.notices.len();
+        if now_ms - waiting.failing_ms >= PATIENCE.as_millis() as i64 {
+            waiting.drop_old(now_ms);
         }
-        // The alerts of this message are dropped. Later alerts stay, and dq tries for a further day to send them.
-        waiting.notices.drain(..tried);
-        waiting.failing_ms = now_ms;
-        waiting.dropped += tried as u64;
-        tried
+        let dropped = before - waiting.notices.len();
+        waiting.dropped += dropped as u64;
+        if is_refused {
+            waiting.message_max = (tried / 2).max(1);
+            if tried == 1 && dropped == 0 {
+                waiting.notices.rotate_left(1);
+            }
+        }
+        dropped
     }
 
     /// Records that a message was not sent, and that this is not a failure. It can be sent again.
@@ -223,7 +248,7 @@ impl AlertQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AlertPhase, DeadJob};
+    use super::super::DeadJob;
     use super::*;
 
     const PACE: MessageTiming =
@@ -280,13 +305,13 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_is_tried_ever_later_for_a_day_and_told() {
         let mut outbox = AlertQueue::default();
-        outbox.put(&mail(), &open("a"), 0);
+        outbox.put(&mail(), &Notice::dead("t", 1, vec![], 0), 0);
         let mut now = 10_000;
         let mut tries = 0;
         let given_up = loop {
             assert_eq!(due(&mut outbox, now).len(), 1, "{now}");
             tries += 1;
-            let given_up = outbox.failed(&mail(), "refused", now);
+            let given_up = outbox.failed(&mail(), "refused", false, now);
             assert_eq!(outbox.trouble().is_some(), tries >= 3);
             if given_up > 0 {
                 break given_up;
@@ -302,6 +327,55 @@ mod tests {
         assert_eq!(due(&mut outbox, now + 600_000), [["b"]]);
         outbox.sent(&mail(), now + 600_000);
         assert_eq!(outbox.trouble(), None);
+    }
+
+    #[test]
+    fn only_old_alerts_are_dropped_and_open_ones_stay() {
+        let mut outbox = AlertQueue::default();
+        let alert = |node: &str, state, at_ms| Notice {
+            state,
+            node: Some(node.into()),
+            title: node.into(),
+            at_ms,
+            ..Notice::test(0)
+        };
+        let fail = |outbox: &mut AlertQueue, now: i64| {
+            assert_eq!(due(outbox, now).len(), 1);
+            outbox.failed(&mail(), "no", false, now)
+        };
+        outbox.put(&mail(), &alert("down", AlertPhase::Open, 0), 0);
+        outbox.put(&mail(), &alert("was down", AlertPhase::Open, 0), 0);
+        outbox.put(&mail(), &alert("was down", AlertPhase::Over, 1_000), 1_000);
+        outbox.put(&mail(), &Notice::dead("t", 1, vec![], 0), 1_000);
+        assert_eq!(fail(&mut outbox, HOUR), 0);
+        outbox.put(&mail(), &Notice::dead("u", 1, vec![], 24 * HOUR), 24 * HOUR);
+        assert_eq!(fail(&mut outbox, 25 * HOUR), 3);
+        assert_eq!(due(&mut outbox, 26 * HOUR), [["down", "a dead letter of topic u"]]);
+    }
+
+    #[test]
+    fn an_alert_that_is_refused_does_not_hold_back_the_others() {
+        let mut outbox = AlertQueue::default();
+        for n in 0..100 {
+            outbox.put(&mail(), &open(&n.to_string()), 0);
+        }
+        let (mut now, mut sent, mut longest) = (0, std::collections::BTreeSet::new(), 0);
+        // The recipient takes eight alerts at most, and refuses one of them always.
+        while sent.len() < 99 {
+            now += HOUR / 6;
+            assert!(now < 20 * HOUR, "{} are sent", sent.len());
+            for titles in due(&mut outbox, now) {
+                match titles.len() > 8 || titles.contains(&"37".to_owned()) {
+                    true => assert_eq!(outbox.failed(&mail(), "too long", true, now), 0),
+                    false => {
+                        outbox.sent(&mail(), now);
+                        longest = longest.max(titles.len());
+                        sent.extend(titles);
+                    }
+                }
+            }
+        }
+        assert!(!sent.contains("37") && longest > 4, "{longest}");
     }
 
     #[test]

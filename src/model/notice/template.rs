@@ -90,8 +90,8 @@ impl AlertTemplate {
             None => e.to_string(),
         })?;
         let template = AlertTemplate(environment);
-        for state in [AlertPhase::Open, AlertPhase::Over, AlertPhase::Event] {
-            template.render(&sample(state), &TimeZone::UTC)?;
+        for message in samples() {
+            template.render(&message, &TimeZone::UTC)?;
         }
         Ok(template)
     }
@@ -107,8 +107,8 @@ impl AlertTemplate {
 
     /// Checks that the output is JSON for any content of a message.
     pub fn makes_json(&self) -> Result<(), String> {
-        for state in [AlertPhase::Open, AlertPhase::Over, AlertPhase::Event] {
-            let made = self.render(&sample(state), &TimeZone::UTC)?;
+        for message in samples() {
+            let made = self.render(&message, &TimeZone::UTC)?;
             serde_json::from_str::<serde::de::IgnoredAny>(&made)
                 .map_err(|e| format!("its output is not JSON: {e}; a value already has its quotes: {{\"text\": {{{{ text }}}}}}"))?;
         }
@@ -126,6 +126,18 @@ fn slack(text: &str) -> String {
 /// to write these characters otherwise. A word joiner after each `@` keeps services from reading mentions.
 fn no_tags(text: &str) -> String {
     text.replace('<', "\u{2039}").replace('>', "\u{203a}").replace('@', "@\u{2060}")
+}
+
+/// Makes messages of all kinds. Only dead letters have jobs, and their jobs may not be known.
+fn samples() -> [Message; 4] {
+    let without_jobs = |state| {
+        let mut message = sample(state);
+        message.notices[0].jobs.clear();
+        message
+    };
+    let mut several = sample(AlertPhase::Event);
+    several.notices.extend(without_jobs(AlertPhase::Event).notices);
+    [without_jobs(AlertPhase::Open), without_jobs(AlertPhase::Over), sample(AlertPhase::Event), several]
 }
 
 /// Makes a message with all kinds of text that may break the output of a template.
@@ -203,6 +215,8 @@ mod tests {
             ("{\"a\": {{ txet }}}", "undefined"),
             ("{% for a in alerts %}{{ a.colour }}{% endfor %}", "undefined"),
             ("{{ text | nofilter }}", "nofilter"),
+            // Most alerts have no jobs.
+            ("{% for a in alerts %}{{ a.jobs[0].id }}{% endfor %}", "undefined"),
         ] {
             let said = AlertTemplate::parse(text).expect_err(text);
             assert!(said.contains(why), "{text}: {said}");

@@ -1,10 +1,11 @@
 //! The settings of a topic that only administrators change: its quotas, its share of the workers, the check of
-//! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise the
+//! certificates, the hosts of its jobs, and where the answers of its receiver go. A caller that may only manage the topic must not change them. Otherwise the
 //! caller could remove the limits that were set for it. With `job_hosts`, it could also send callbacks to its own host
 //! and read their headers. With `tls_verify`, it could let others on the network read the headers.
 
 use super::api::CallerContext;
 use super::problem::Problem;
+use model::job::TopicName;
 use model::scope::RequiredAccess;
 use model::topic::{Setting, Topic, Topics};
 
@@ -26,17 +27,23 @@ pub(super) enum AdminSettingsAccess {
         tenant: String,
         /// How many topics this tenant has.
         topics: usize,
+        /// Whether the caller may see what the topic's receiver answers.
+        sees_answers: bool,
     },
 }
 
 impl AdminSettingsAccess {
-    pub(super) fn for_requester(requester: &CallerContext, topics: &Topics) -> AdminSettingsAccess {
+    pub(super) fn for_requester(
+        requester: &CallerContext,
+        name: &TopicName,
+        topics: &Topics,
+    ) -> AdminSettingsAccess {
         if requester.permits(RequiredAccess::Admin) {
             return AdminSettingsAccess::Changed;
         }
         let tenant = requester.name().unwrap_or_default();
         let topics = topics.iter().filter(|topic| topic.tenant == tenant).count();
-        AdminSettingsAccess::Kept { tenant, topics }
+        AdminSettingsAccess::Kept { tenant, topics, sees_answers: requester.sees_answers(name) }
     }
 
     /// Checks the removal of a topic, because this also removes the topic's limits.
@@ -56,7 +63,7 @@ impl AdminSettingsAccess {
 
     /// Checks a change. `before` is none for a new topic.
     pub(super) fn check(&self, before: Option<&Topic>, changed: &mut Topic) -> Result<(), Problem> {
-        let AdminSettingsAccess::Kept { tenant, topics } = self else { return Ok(()) };
+        let AdminSettingsAccess::Kept { tenant, topics, sees_answers } = self else { return Ok(()) };
         if before.is_none() && *topics >= TOPICS_MAX {
             let detail =
                 format!("{tenant} has registered {topics} topics: only an administrator registers more");
@@ -71,6 +78,17 @@ impl AdminSettingsAccess {
                 return Err(Problem::forbidden_field(setting.name, detail));
             }
         }
+        // Otherwise the caller could have the answers sent to an address of its own.
+        let sends =
+            |topic: &Topic| (topic.on_done_answer, topic.on_done_answer.then(|| topic.on_done.clone()));
+        if changed.on_done_answer && !sees_answers && sends(present) != sends(changed) {
+            let name = if present.on_done_answer { "on_done" } else { "on_done_answer" };
+            let scope = RequiredAccess::Answers(changed.name.as_str());
+            let detail = format!(
+                "on_done_answer sends what the receiver answers to on_done: only a caller with {scope} may change this"
+            );
+            return Err(Problem::forbidden_field(name, detail));
+        }
         if before.is_none() {
             changed.tenant.clone_from(tenant);
         }
@@ -81,7 +99,6 @@ impl AdminSettingsAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::job::TopicName;
 
     #[test]
     fn only_an_administrator_lifts_the_limits_of_a_topic() {
@@ -90,7 +107,7 @@ mod tests {
             tenant: "shops".into(),
             ..Topic::new(TopicName::new("t").unwrap(), "http://h/")
         };
-        let manager = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: 0 };
+        let manager = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: 0, sees_answers: false };
         let mut changed = Topic { title: "new".into(), ..before.clone() };
         assert!(manager.check(Some(&before), &mut changed).is_ok() && changed.tenant == "shops");
         let mut lifted = Topic { max_pending: None, ..before.clone() };
@@ -116,10 +133,27 @@ mod tests {
         );
         let mut shown = Topic { job_hosts: vec!["evil.example".into()], ..before.clone() };
         assert_eq!(manager.check(Some(&before), &mut shown).unwrap_err().named_field(), Some("job_hosts"));
+        // Answers of the receiver go to no other address. Without them, events may go anywhere.
+        let own = |with_answer| Topic {
+            on_done: "http://own.example/".into(),
+            on_done_answer: with_answer,
+            ..before.clone()
+        };
+        assert!(manager.check(Some(&before), &mut own(false)).is_ok());
+        assert_eq!(
+            manager.check(Some(&before), &mut own(true)).unwrap_err().named_field(),
+            Some("on_done_answer")
+        );
+        let sent = Topic { on_done: "http://h/".into(), ..own(true) };
+        assert_eq!(manager.check(Some(&sent), &mut own(true)).unwrap_err().named_field(), Some("on_done"));
+        assert!(manager.check(Some(&sent), &mut Topic { title: "new".into(), ..sent.clone() }).is_ok());
+        assert!(manager.check(Some(&sent), &mut own(false)).is_ok());
+        let reader = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: 0, sees_answers: true };
+        assert!(reader.check(Some(&before), &mut own(true)).is_ok());
         // A new topic has no limits, and belongs to the tenant of its maker.
         let mut new = Topic::new(before.name.clone(), "http://h/");
         assert!(manager.check(None, &mut new).is_ok() && new.tenant == "ci");
-        let many = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: TOPICS_MAX };
+        let many = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: TOPICS_MAX, sees_answers: false };
         assert!(many.check(None, &mut Topic::new(before.name.clone(), "http://h/")).is_err());
         assert!(many.check(Some(&before), &mut before.clone()).is_ok());
         let mut new = Topic { tenant: "another".into(), ..Topic::new(before.name, "http://h/") };

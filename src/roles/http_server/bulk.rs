@@ -220,8 +220,9 @@ async fn begin(
     Extension(caller): Extension<Caller>,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let (request, is_dry_run) = bulk_input::read(&json)?;
+    let (mut request, is_dry_run) = bulk_input::read(&json)?;
     may(&requester, &caller, &request)?;
+    request.hides_answers = !requester.sees_answers(&request.topic);
     api.topic(&request.topic)?;
     if is_dry_run {
         let counted = api.count_bulk(request, requester.holder).await?;

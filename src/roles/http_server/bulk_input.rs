@@ -289,7 +289,7 @@ pub(super) fn read(json: &[u8]) -> Result<(BulkRequest, bool), Problem> {
         Some(raw) => typed_body::read::<BulkFilterBody>(raw.get().as_bytes())?.check(operation)?,
     };
     let rate = body.rate.map_or(RATE_DEFAULT, |BulkRate(rate)| rate);
-    Ok((BulkRequest { topic, operation, filter, rate }, body.dry_run.unwrap_or(false)))
+    Ok((BulkRequest { topic, operation, filter, rate, hides_answers: false }, body.dry_run.unwrap_or(false)))
 }
 
 fn operation(named: BulkOperationName, body: &BulkBody<'_>) -> Result<BulkOperation, Problem> {

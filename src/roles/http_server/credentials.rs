@@ -1,4 +1,4 @@
-//! The credentials in a topic: they may be in the URL of its callback, and in the values of its headers. Only
+//! The credentials in a topic: they may be in the URLs of `callback` and `on_done`, and in the values of its headers. Only
 //! administrators see them.
 //!
 //! A caller may be allowed to change a topic, but not to see its credentials. Such a caller could send the credentials
@@ -33,10 +33,12 @@ impl CallerContext {
     }
 }
 
-/// Replaces the credentials of a topic by `***`: the user and the password of the URL, the values of its query, and the
-/// values of the headers. A part of the query without a name counts as a value.
+/// Replaces the credentials of a topic by `***`: the user and the password of its URLs, the values of their queries, and
+/// the values of the headers. A part of the query without a name counts as a value.
 fn mask(topic: &mut Topic) {
-    topic.callback = masked_url(&topic.callback).into_owned();
+    for url in [&mut topic.callback, &mut topic.on_done] {
+        *url = masked_url(url).into_owned();
+    }
     topic.headers.values_mut().for_each(|value| MASK.clone_into(value));
 }
 
@@ -122,6 +124,9 @@ pub(super) fn restore(before: &Topic, changed: &mut Topic) {
     if stays {
         changed.callback = unmasked_url(&changed.callback, &before.callback);
     }
+    if place(&changed.on_done) == place(&before.on_done) {
+        changed.on_done = unmasked_url(&changed.on_done, &before.on_done);
+    }
     changed.headers.retain(|name, value| {
         let own = before.headers.get(name);
         match own {
@@ -153,7 +158,9 @@ mod tests {
             ("http://u@h?a=b@c", "http://***@h?a=***"),
         ] {
             let mut shown = topic(url, &[("authorization", "Bearer x")]);
+            shown.on_done = url.to_owned();
             mask(&mut shown);
+            assert_eq!(shown.on_done, expected);
             assert_eq!((shown.callback.as_str(), shown.headers["authorization"].as_str()), (expected, MASK));
         }
     }
@@ -181,6 +188,15 @@ mod tests {
         let mut changed = topic("http://h/b?***&k=***", &[]);
         restore(&bare, &mut changed);
         assert_eq!(changed.callback, "http://h/b?sk_live_1&k=1");
+        // The same holds for the address of `on_done`.
+        let sends = |on_done: &str| Topic { on_done: on_done.to_owned(), ..topic("http://h/", &[]) };
+        let restored = |on_done: &str| {
+            let mut changed = sends(on_done);
+            restore(&sends("https://u:p@h/a?k=1"), &mut changed);
+            changed.on_done
+        };
+        assert_eq!(restored("https://***@h/b?k=***"), "https://u:p@h/b?k=1");
+        assert_eq!(restored("https://evil/b?k=***"), "https://evil/b?k=***");
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
             // A PATCH that does not name the old headers leaves them in the changed topic. `restore` removes them. It

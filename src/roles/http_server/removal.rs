@@ -152,7 +152,8 @@ impl Api {
         let Some(there) = self.registrar.ask(look).await? else { return Ok(None) };
         match there {
             Some((topic, revision)) if !requester.permits(RequiredAccess::Admin) => {
-                AdminSettingsAccess::for_requester(requester, &self.topics.borrow()).check_removal(&topic)?;
+                AdminSettingsAccess::for_requester(requester, &topic.name, &self.topics.borrow())
+                    .check_removal(&topic)?;
                 Ok(Some(RevisionCondition::at(revision)))
             }
             _ => Ok(Some(condition.clone())),
@@ -279,7 +280,7 @@ async fn delete(
     {
         let topics = api.topics.borrow();
         if let Some(topic) = topics.get(name.as_str()) {
-            AdminSettingsAccess::for_requester(&requester, &topics).check_removal(topic)?;
+            AdminSettingsAccess::for_requester(&requester, &topic.name, &topics).check_removal(topic)?;
         }
     }
     let checked = api.checked_condition(&name, &condition, &requester).await?;

@@ -228,7 +228,7 @@ async fn create(
     let parts = TopicFields::read(&body.0)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
-    AdminSettingsAccess::for_requester(&requester, &api.topics.borrow()).check(None, &mut topic)?;
+    AdminSettingsAccess::for_requester(&requester, &name, &api.topics.borrow()).check(None, &mut topic)?;
     if api.is_of_file(&name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -262,8 +262,8 @@ async fn put(
     let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
-    let (sees_credentials, admin_settings) =
-        (requester.sees_credentials(), AdminSettingsAccess::for_requester(&requester, &api.topics.borrow()));
+    let sees_credentials = requester.sees_credentials();
+    let admin_settings = AdminSettingsAccess::for_requester(&requester, &name, &api.topics.borrow());
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -280,8 +280,10 @@ async fn put(
             }
             let expected = match &there {
                 None => Expected::Absent,
-                Some(Some((_, revision))) if !condition.is_any() => Expected::At(*revision),
-                Some(_) => Expected::Any,
+                // The checks above were made with this revision.
+                Some(Some((_, revision))) => Expected::At(*revision),
+                // This row cannot be a topic, so it has no revision.
+                Some(None) => Expected::Any,
             };
             match registry.put(&topic, expected) {
                 Ok(revision) => {
@@ -318,7 +320,7 @@ async fn patch(
     }
     let (of, fields) = (name.clone(), parts.names());
     let (checks, sees_credentials) = (api.clone(), requester.sees_credentials());
-    let admin_settings = AdminSettingsAccess::for_requester(&requester, &api.topics.borrow());
+    let admin_settings = AdminSettingsAccess::for_requester(&requester, &name, &api.topics.borrow());
     let step = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {

@@ -85,9 +85,10 @@ pub fn run(mut context: Context) -> Result<()> {
     while context.drain().is_none() {
         if Instant::now() >= next_look {
             next_look = Instant::now() + PERIOD;
-            if file.is_some() {
-                of_store = look_at_store(store.as_mut());
-            }
+            of_store = match file {
+                Some(_) => look_at_store(store.as_mut()),
+                None => FoundConditions::new(),
+            };
             // At the first check, the other processes may not have created their bells yet.
             let needs_bells = file.is_some() && std::mem::replace(&mut has_looked, true);
             of_store.extend(look_at_run_dir(&context.settings.run_dir, needs_bells)?);

@@ -213,6 +213,7 @@ impl BeanstalkSession {
             return Ok(BeanstalkResponse::NotFound);
         };
         let topic = view.key.topic.clone();
+        self.port.check_produces(&topic)?;
         let ask = |reply: AnswerSender<_>| StoreRequest::delete(view.key, |_, deleted| reply.with(deleted));
         match self.port.api.store_client.ask(0, ask).await?? {
             Deleted::Done | Deleted::Spooled => Ok(self.deleted(&topic)),

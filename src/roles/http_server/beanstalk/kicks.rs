@@ -63,6 +63,7 @@ impl BeanstalkSession {
     /// Makes buried jobs of the used tube ready. If the tube has none, makes its delayed jobs due now.
     pub(super) async fn kick(&self, count: u32) -> Result<BeanstalkResponse<'static>, Problem> {
         let Some(topic) = self.used_topic() else { return Ok(BeanstalkResponse::Kicked(0)) };
+        self.port().check_produces(&topic)?;
         let most = count as usize;
         let mut kicked = 0;
         while kicked < most && !*self.port().api.closing.borrow() {
@@ -86,7 +87,9 @@ impl BeanstalkSession {
     }
 
     pub(super) async fn kick_job(&self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
-        let is_kicked = match self.find(number).await? {
+        let found = self.find(number).await?;
+        found.iter().try_for_each(|view| self.port().check_produces(&view.key.topic))?;
+        let is_kicked = match found {
             Some(StoredJob { key, state: State::Delayed, .. }) => self.run(key).await?,
             Some(StoredJob { key: JobKey { topic, id }, state: State::Dead, .. }) => {
                 self.redrive(topic, DeadLetterSelection::Ids(vec![id]), 1).await? > 0

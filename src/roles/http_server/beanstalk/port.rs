@@ -5,9 +5,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use tokio::sync::watch;
 
 use super::super::api::Api;
+use super::super::problem::Problem;
 use super::handoff::HandoffSender;
 use super::held::JobNumberTable;
 use super::number::{TopicHashes, number_of};
@@ -171,6 +173,15 @@ impl BeanstalkPort {
 
     pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.api.settings.beanstalk.scopes.iter().any(|scope| scope.permits(need))
+    }
+
+    /// Refuses a command that only a producer of the topic may send.
+    pub(super) fn check_produces(&self, topic: &TopicName) -> Result<(), Problem> {
+        if self.permits(RequiredAccess::Produce(topic.as_str())) {
+            return Ok(());
+        }
+        let detail = format!("beanstalk.scopes does not permit produce:{topic}");
+        Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
     }
 
     /// Returns the topic of a tube, if it is registered.

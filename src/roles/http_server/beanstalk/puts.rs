@@ -19,7 +19,6 @@ use model::headers::Headers;
 use model::job::{Body, Due, JobKey, NewJob, OnConflict, TopicName};
 use model::job_priority::JobPriority;
 use model::quota::Quota;
-use model::scope::RequiredAccess;
 use model::topic::{DeliveryMode, LEASES, Topic};
 use protocol::beanstalk::{BeanstalkResponse, Put, TubeName};
 use registry::{Expected, RegistryError};
@@ -156,10 +155,7 @@ impl BeanstalkPort {
     /// with this TTR.
     async fn topic_for_puts(&self, tube: &TubeName, ttr: Duration) -> Result<Arc<Topic>, Problem> {
         let name = topic_of(tube);
-        if !self.permits(RequiredAccess::Produce(name.as_str())) {
-            let detail = format!("beanstalk.scopes does not permit produce:{name}");
-            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
-        }
+        self.check_produces(&name)?;
         if self.topic(&name).is_none() && self.api.settings.beanstalk.create {
             self.register(tube, &name, ttr).await?;
         }
