@@ -242,7 +242,7 @@ fn a_page_of_a_list_asks_each_shard_once() {
 }
 
 #[test]
-fn an_operation_does_not_pass_by_the_letters_of_a_node_that_is_down() {
+fn letters_of_a_node_that_is_down_are_redriven_later() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let mut store = store_on_all(&[&servers[0], &servers[1]], 1);
     let ids: Vec<String> = (0..100).map(|n| format!("j{n}")).collect();

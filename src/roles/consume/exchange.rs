@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::LEASE_MARGIN;
 use super::dispatcher::{ConsumerState, RunningCallback, allowed};
 use super::ending::too_old;
-use super::held_back::LATE_ANSWER;
+use super::held_back::{LATE_ANSWER, is_too_late};
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{ExchangeState, ExchangeUnderWay, LeaseUnderWay};
@@ -15,13 +15,6 @@ use model::fair::LeaseTopicSelection;
 use model::job::TopicName;
 use role::expiry::expired;
 use store::{LeaseRequest, LeasedJob, Outcome, StoreError};
-
-/// Whether a callback must not begin any more with a lease that was asked for at `since`. The lease ends when the timeout
-/// of the callback and [`LEASE_MARGIN`] have passed. A callback that begins later than this margin could run when
-/// another consumer has the job, or when the job is deleted. This happens if the process was stopped for a while.
-pub(super) fn is_too_late(since: Instant, now: Instant) -> bool {
-    now > since + LEASE_MARGIN
-}
 
 impl ExchangeState {
     /// Returns how many workers are kept free for the jobs that a lease under way may bring.

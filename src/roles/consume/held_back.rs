@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::LEASE_MARGIN;
 use super::dispatcher::{ConsumerState, RunningCallback};
-use super::exchange::is_too_late;
 use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
@@ -21,6 +21,13 @@ use store::{CircuitOpening, LeasedJob, Outcome, Permit, PermitRequest, Settlemen
 const HOST_LIMIT: &str = "its host is at its limit";
 const DRAINS: &str = "its consumer ends";
 pub(super) const LATE_ANSWER: &str = "the answer to its lease came too late";
+
+/// Whether a callback must not begin any more with a lease that was asked for at `since`. The lease ends when the timeout
+/// of the callback and [`LEASE_MARGIN`] have passed. A callback that begins later than this margin could run when
+/// another consumer has the job, or when the job is deleted. This happens if the process was stopped for a while.
+pub(super) fn is_too_late(since: Instant, now: Instant) -> bool {
+    now > since + LEASE_MARGIN
+}
 
 impl ConsumerState {
     /// Asks the homes of topics and hosts with limits for the permits that are needed, and gives back the permits that
