@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use super::answer::{self, unexpected};
 use super::batch::argument_writer;
 use super::homes::Homes;
+use super::jobs::superseded;
 use super::script::Script;
 use super::{BYTES, RedisStore};
 use crate::{Added, Change, Changed, HELD_MS, Result, StoreError, StoredJob};
@@ -101,8 +102,13 @@ impl RedisStore {
 
     /// If servers refused adds because they are full, erases records to make room, and tries these adds once more.
     fn add_where_full(&self, jobs: &[NewJob], added: &mut [Result<Added>]) {
-        let full: Vec<usize> =
-            (0..jobs.len()).filter(|i| matches!(added[*i], Err(StoreError::Full(_)))).collect();
+        if !added.iter().any(|added| matches!(added, Err(StoreError::Full(_)))) {
+            return;
+        }
+        let is_superseded = superseded(jobs, added);
+        let full: Vec<usize> = (0..jobs.len())
+            .filter(|i| matches!(added[*i], Err(StoreError::Full(_))) && !is_superseded[*i])
+            .collect();
         if full.is_empty() || !self.make_room(full.iter().map(|i| &jobs[*i].key)) {
             return;
         }

@@ -2,6 +2,8 @@
 //! handle has one. An add whose home does not answer waits in the spool. While a change of a job waits there, later
 //! requests for this job must not overtake that change.
 
+use std::collections::HashSet;
+
 use super::answer::{array, count, number, unexpected};
 use super::script::Script;
 use super::{CHUNK, RedisStore};
@@ -17,6 +19,21 @@ fn may_wait(job: &NewJob) -> bool {
 /// Returns whether an add was not stored because its home does not answer, or because jobs are being moved.
 fn was_not_sent(added: &Result<Added>) -> bool {
     matches!(added, Err(StoreError::NodeDown(_) | StoreError::Moving(_)))
+}
+
+/// Returns for each job whether a later job of the same call has the same id, and may be stored. If so, the earlier job
+/// must not be stored any more, because it would replace the later one.
+pub(super) fn superseded(jobs: &[NewJob], added: &[Result<Added>]) -> Vec<bool> {
+    let mut later = HashSet::new();
+    let mut superseded: Vec<bool> = Vec::with_capacity(jobs.len());
+    for (job, added) in jobs.iter().zip(added).rev() {
+        superseded.push(later.contains(&job.key));
+        if matches!(added, Ok(_) | Err(StoreError::Unknown(_))) {
+            later.insert(&job.key);
+        }
+    }
+    superseded.reverse();
+    superseded
 }
 
 fn behind(key: &JobKey) -> StoreError {
@@ -82,10 +99,14 @@ impl Jobs for RedisStore {
             self.add_all(jobs)
         };
         let Some(spool) = self.spool.as_mut().filter(|spool| spool.takes()) else { return added };
+        if !added.iter().any(was_not_sent) {
+            return added;
+        }
+        let is_superseded = superseded(jobs, &added);
         with_picked(
             jobs,
             &mut added,
-            |i, added| was_not_sent(added) && may_wait(&jobs[i]),
+            |i, added| was_not_sent(added) && may_wait(&jobs[i]) && !is_superseded[i],
             |jobs| match spool.put(jobs) {
                 Ok(dues) => dues.into_iter().map(|due_ms| Ok(Added::Spooled { due_ms })).collect(),
                 Err(e) => each(jobs.len(), e),
@@ -159,5 +180,27 @@ impl Jobs for RedisStore {
             Ok(())
         })?;
         self.confirm(topic, self.places()).map(|()| sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::job::{Body, JobId};
+    use std::time::Duration;
+
+    #[test]
+    fn a_job_that_failed_does_not_replace_a_later_one() {
+        let job = |id: &str| {
+            let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() };
+            NewJob::new(key, Body::trusted("1"), Due::In(Duration::ZERO))
+        };
+        let jobs = ["a", "b", "a", "c", "b", "c", "c"].map(job);
+        let down = || Err(StoreError::NodeDown("r0".to_owned()));
+        let stored = Ok(Added::New { due_ms: 1 });
+        let unknown = Err(StoreError::Unknown("r0".to_owned()));
+        let added = [down(), down(), stored, down(), down(), unknown, down()];
+        // The second "b" failed too, so both may be stored, one after the other.
+        assert_eq!(superseded(&jobs, &added), [true, false, false, true, false, false, false]);
     }
 }
