@@ -95,21 +95,32 @@ impl HeldTurn {
     /// files. Until then, no process opens the store, and no process makes a new store in its place.
     pub fn begin_replacement(&self) -> io::Result<()> {
         let note = replacement_note(&self.database);
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note)?.sync_all()?;
-        File::open(note.parent().unwrap_or(Path::new(".")))?.sync_all()
+        let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
+        let is_noted = made.and_then(|file| file.sync_all()).and_then(|()| sync_folder_of(&note));
+        if is_noted.is_err() {
+            // Nothing is replaced now, so the note must not keep the daemon away.
+            let _ = std::fs::remove_file(&note);
+        }
+        is_noted
     }
 
-    /// Notes that the file is in place. Forgets what is noted about the log, because that log
-    /// belongs to the old file.
+    /// Notes on the disk that the file is in place. Forgets what is noted about the log, because that log belongs to the
+    /// old file.
     pub fn end_replacement(&self) -> io::Result<()> {
         self.turn.lock.write_all_at(&[LogNote::None as u8], 0)?;
-        std::fs::remove_file(replacement_note(&self.database))
+        let note = replacement_note(&self.database);
+        std::fs::remove_file(&note)?;
+        sync_folder_of(&note)
     }
 
     /// Notes that the old file is in its place: it was never moved, or it is back.
     pub fn give_up_replacement(&self) -> io::Result<()> {
         std::fs::remove_file(replacement_note(&self.database))
     }
+}
+
+fn sync_folder_of(file: &Path) -> io::Result<()> {
+    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn replacement_note(database: &Path) -> PathBuf {
