@@ -38,7 +38,7 @@ pub use privacy::{keep_new_files_private, keep_old_files_private};
 pub use sealed::{read_shared, seal};
 pub use service::{NotifyState, notify, sockets_from_service_manager, watchdog_period};
 pub use signals::Signals;
-pub use sockets::{bind_tcp, bind_unix};
+pub use sockets::{bind_tcp, bind_unix, find_lost_clients};
 pub use spawn::{Exit, Spawn, own_executable, reap};
 pub use usage::{Usage, state_of, usage_of, waits_of};
 pub use used_file::{FileId, file_at, use_file, used_file};

@@ -2,11 +2,12 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{Backlog, listen};
+use nix::sys::socket::{Backlog, listen, setsockopt, sockopt};
 use nix::sys::stat::{Mode, umask};
 
 /// How many connections may wait to be accepted. The system may allow fewer.
@@ -27,6 +28,16 @@ pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListen
     listen(&listener, Backlog::new(BACKLOG)?)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Makes the system ask the other side of a silent connection from time to time whether it is still there. If its machine
+/// is gone, the connection ends with an error after two minutes. Otherwise a client that waits for a job and has lost its
+/// power would keep its place for ever, and would get a job.
+pub fn find_lost_clients(connection: &impl AsFd) -> io::Result<()> {
+    setsockopt(connection, sockopt::KeepAlive, &true)?;
+    setsockopt(connection, sockopt::TcpKeepIdle, &60)?;
+    setsockopt(connection, sockopt::TcpKeepInterval, &15)?;
+    Ok(setsockopt(connection, sockopt::TcpKeepCount, &4)?)
 }
 
 /// Binds a Unix socket to which only this user may connect. A socket that is already there is replaced.

@@ -140,7 +140,7 @@ pub enum Settled {
     Stale,
 }
 
-/// Settles and leases in two separate calls. If a settlement fails, nothing is leased.
+/// Settles and leases in two separate calls. If a settlement fails, the store leases all the same: one shard may be down.
 pub(super) fn exchange_apart(
     store: &mut dyn Store,
     settlements: &[Settlement],
@@ -148,10 +148,7 @@ pub(super) fn exchange_apart(
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> (Vec<Result<Settled>>, Result<LeaseResult>) {
-    let settled = store.settle(settlements);
-    let failed = settled.iter().find_map(|settled| settled.as_ref().err().cloned());
-    let leased = failed.map_or_else(|| store.lease(wanted, limit, owner), Err);
-    (settled, leased)
+    (store.settle(settlements), store.lease(wanted, limit, owner))
 }
 
 /// Leases: a consumer gets ready jobs, and holds them until a deadline.

@@ -164,6 +164,33 @@ fn no_delay_and_no_ttr_ends_early() {
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
+fn a_client_may_send_many_calls_ahead() {
+    const CALLS: u64 = 700;
+    let gmq = Gmq::start("", "");
+    let mut client = gmq.client();
+    // The calls together are longer than the memory that a client may have for incomplete requests.
+    let mut sender = client.lines.get_ref().try_clone().unwrap();
+    let sends = std::thread::spawn(move || {
+        let long = "x".repeat(60_000);
+        for id in 0..CALLS {
+            let call = json!({"method": "Service.No", "params": [long], "id": id}).to_string();
+            if sender.write_all(call.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    for id in 0..CALLS {
+        let line = client.line();
+        let answer: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?} for {id}"));
+        assert_eq!(answer["id"], id);
+    }
+    sends.join().unwrap();
+    // An id stays in memory until the answer, so it may not be long.
+    client.send(&json!({"method": "Service.Pop", "params": [["a"]], "id": "x".repeat(1000)}).to_string());
+    assert_eq!(client.line(), "");
+}
+
+#[test]
 fn the_last_pop_of_an_id_decides_what_an_ack_means() {
     let gmq = Gmq::start("", "");
     let (mut client, mut other) = (gmq.client(), gmq.client());

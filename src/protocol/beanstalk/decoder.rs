@@ -48,6 +48,15 @@ impl BeanstalkDecoder {
         None
     }
 
+    /// Returns how many bytes of an incomplete command the decoder has.
+    pub fn held(&self) -> usize {
+        match &self.state {
+            State::Line(line) => line.len(),
+            State::Body { bytes, .. } => bytes.len(),
+            State::LongLine { .. } | State::Skipping(_) => 0,
+        }
+    }
+
     /// Returns true if no part of a further command has arrived.
     pub fn is_empty(&self) -> bool {
         matches!(&self.state, State::Line(line) if line.is_empty())

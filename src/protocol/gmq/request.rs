@@ -12,6 +12,9 @@ use super::fields::{NamedMembers, first_parameter, list, object, seconds, text};
 /// The most topics that one pop may name.
 pub const POP_TOPICS_MAX: usize = 256;
 
+/// The most bytes that the id of a request may have. It stays in memory until the response. (gmq's clients send numbers.)
+const ID_MAX: usize = 256;
+
 /// A request, right or wrong. A wrong request gets a response too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GmqRequest {
@@ -64,6 +67,9 @@ impl GmqRequest {
         let [method, params, id] = NamedMembers::parse(["method", "params", "id"], text)?.values();
         let method: String = method.map_or(Ok(String::new()), |raw| serde_json::from_str(raw.get()))?;
         let id = RequestId(id.map_or_else(|| "null".into(), |raw| without_blanks(raw.get()).into()));
+        if id.0.len() > ID_MAX {
+            return Err(GmqJsonError::LongId(id.0.len()));
+        }
         Ok(GmqRequest { id, call: call(&method, params) })
     }
 }
@@ -75,6 +81,8 @@ pub(super) enum GmqJsonError {
     Encoding(#[from] std::str::Utf8Error),
     #[error(transparent)]
     Json(#[from] serde_json::Error),
+    #[error("the id of the request has {0} bytes: it may have {ID_MAX}")]
+    LongId(usize),
 }
 
 fn call(method: &str, params: Option<&RawValue>) -> Result<Call, RpcError> {

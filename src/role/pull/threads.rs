@@ -339,12 +339,11 @@ impl LaneThread {
         let mut answers = Vec::new();
         for call in calls {
             let answer = self.call(call);
-            let has_failed = answer.is_err();
             if let Err(e @ StoreError::Gone(_)) = answer {
                 return Err(e);
             }
             answers.push(answer);
-            if has_failed {
+            if answers.last().is_some_and(Result::is_err) {
                 break;
             }
         }
@@ -357,9 +356,10 @@ impl LaneThread {
         let (batch, expired) = checkout::lease_unexpired(self.store(), call, owner.as_ref())?;
         for (topic, _) in &batch.waiting {
             // This circuit is from the time when dq called a receiver for the topic. A pull topic has no receiver to
-            // protect.
-            if call.wanted.iter().any(|want| want.topic == *topic) {
-                self.store().close_circuit(topic)?;
+            // protect. If the circuit cannot be closed, the next call tries again.
+            let is_wanted = call.wanted.iter().any(|want| want.topic == *topic);
+            if let Some(Err(e)) = is_wanted.then(|| self.store().close_circuit(topic)) {
+                log::debug!(topic = topic.as_str(); "an old circuit cannot be closed: {e}");
             }
         }
         let mut jobs = batch.jobs;

@@ -59,7 +59,7 @@ pub(super) struct ConsumerState {
     pub(super) topics: Topics,
     pub(super) lanes: Vec<LaneState>,
     /// How many callbacks may be in flight.
-    concurrency: u32,
+    pub(super) concurrency: u32,
     /// The callbacks that run, by the tokens of their leases.
     pub(super) in_flight: HashMap<Token, RunningCallback>,
     pub(super) fair: Fair,

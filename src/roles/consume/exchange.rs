@@ -31,7 +31,7 @@ impl ConsumerState {
     pub(super) fn begin_exchange(&mut self, number: usize, now: Instant) {
         let (free, share) = (self.free(), self.lanes.len() as u32);
         let lane = &mut self.lanes[number];
-        let leases = !self.drains && free > 0 && lane.is_searching();
+        let leases = !self.drains && free > 0 && lane.is_searching(self.concurrency as usize);
         if !lane.is_due(leases, now) {
             return;
         }
@@ -86,7 +86,7 @@ impl ConsumerState {
         answer: ExchangeAnswer,
         now: Instant,
     ) -> Result<(), StoreError> {
-        let ExchangeAnswer { unsettled, batch, failed, unanswered } = answer;
+        let ExchangeAnswer { unsettled, not_settled, batch, failed, unanswered } = answer;
         let lane = &mut self.lanes[number];
         let ExchangeState::UnderWay(ExchangeUnderWay { since, lease }) =
             std::mem::replace(&mut lane.exchange, ExchangeState::Idle)
@@ -94,7 +94,18 @@ impl ConsumerState {
             return Ok(());
         };
         lane.note_unanswered(unanswered, now);
-        unsettled.into_iter().for_each(|settlement| lane.add_settlement(settlement, now));
+        match not_settled {
+            None if lane.has_put_off() => {}
+            None => lane.settle_trouble.end(),
+            Some(e @ StoreError::Gone(_)) => return Err(e),
+            Some(e) => {
+                let pause = match e {
+                    StoreError::Moving(_) => lane.settle_trouble.pause_for(&e),
+                    _ => lane.settle_trouble.pause_after(&format_args!("cannot settle: {e}")),
+                };
+                lane.put_off(unsettled, now + pause);
+            }
+        }
         if let Some(lease) = &lease {
             let mut brought: BTreeMap<&TopicName, u32> = BTreeMap::new();
             batch.jobs.iter().for_each(|job| *brought.entry(&job.key.topic).or_default() += 1);
@@ -110,7 +121,7 @@ impl ConsumerState {
             Some(e) => {
                 let pause = match e {
                     StoreError::Moving(_) => lane.trouble.pause_for(&e),
-                    _ => lane.trouble.pause_after(&format_args!("cannot lease or settle: {e}")),
+                    _ => lane.trouble.pause_after(&format_args!("cannot lease: {e}")),
                 };
                 lane.exchange = ExchangeState::Paused { until: now + pause };
                 self.holds.note_store_down(number, now + pause);

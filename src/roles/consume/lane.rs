@@ -85,9 +85,11 @@ pub(super) enum LaneEvent {
 pub(super) struct ExchangeAnswer {
     /// What must be settled again.
     pub unsettled: Vec<Settlement>,
+    /// Why it must be settled again.
+    pub not_settled: Option<StoreError>,
     /// What was leased.
     pub batch: LeaseResult,
-    /// What went wrong.
+    /// Why nothing was leased.
     pub failed: Option<StoreError>,
     /// Whether some lease calls got no answer, and their leases are not taken back yet.
     pub unanswered: bool,
@@ -314,11 +316,11 @@ impl LaneWorker {
             0 => (self.store.settle(&settle), Ok(LeaseResult::default())),
             _ => self.store.exchange(&settle, wanted, limit, Some(&self.owner)),
         };
-        let (batch, mut failed) = match leased {
+        let (batch, failed) = match leased {
             Ok(batch) => (batch, None),
             Err(e) => (LeaseResult::default(), Some(e)),
         };
-        let mut unsettled = Vec::new();
+        let (mut unsettled, mut not_settled) = (Vec::new(), None);
         for (settlement, settled) in settle.into_iter().zip(settled) {
             match settled {
                 Ok(Settled::Done) => {}
@@ -331,7 +333,7 @@ impl LaneWorker {
                 }
                 Err(e) => {
                     unsettled.push(settlement);
-                    failed = Some(e);
+                    not_settled = Some(e);
                 }
             }
         }
@@ -339,6 +341,6 @@ impl LaneWorker {
         if let Err(e) = &taken_back {
             log::debug!("cannot take back leases without an answer: {e}");
         }
-        ExchangeAnswer { unsettled, batch, failed, unanswered: taken_back.is_err() }
+        ExchangeAnswer { unsettled, not_settled, batch, failed, unanswered: taken_back.is_err() }
     }
 }

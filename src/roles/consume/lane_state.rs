@@ -49,6 +49,10 @@ pub(super) struct LaneState {
     unsettled: Vec<Settlement>,
     /// When the first of `unsettled` came.
     gathers_since: Option<Instant>,
+    /// Outcomes that the store did not take. One shard may be down, so they must not keep the others from being settled.
+    put_off: Vec<Settlement>,
+    /// When `put_off` is tried again. `None`: there are no such outcomes.
+    put_off_until: Option<Instant>,
     /// How many callbacks of the lane's jobs run.
     pub flying: u32,
     /// When a lease asks for all topics again, and not only for the topics that are known to have ready jobs.
@@ -64,6 +68,7 @@ pub(super) struct LaneState {
     /// The rings for topics of other hosts that were given back.
     pub passing: RingBackoffs,
     pub trouble: TroubleLog,
+    pub settle_trouble: TroubleLog,
 }
 
 /// Whether the lane's thread talks to the store.
@@ -134,6 +139,8 @@ impl LaneState {
             rung: BTreeSet::new(),
             unsettled: Vec::new(),
             gathers_since: None,
+            put_off: Vec::new(),
+            put_off_until: None,
             flying: 0,
             survey_at: now,
             take_back_at: None,
@@ -141,6 +148,7 @@ impl LaneState {
             passed_on: BTreeMap::new(),
             passing: RingBackoffs::default(),
             trouble: TroubleLog::default(),
+            settle_trouble: TroubleLog::default(),
         }
     }
 
@@ -164,17 +172,37 @@ impl LaneState {
         self.unsettled.push(settlement);
     }
 
+    /// Takes outcomes that the store did not take. They are tried again at `until`.
+    pub(super) fn put_off(&mut self, settlements: Vec<Settlement>, until: Instant) {
+        if !settlements.is_empty() {
+            self.put_off.extend(settlements);
+            self.put_off_until = Some(until);
+        }
+    }
+
+    /// Whether there are outcomes that the store did not take.
+    pub(super) fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
+
     /// Takes the outcomes that the next exchange settles.
     pub(super) fn take_settlements(&mut self, now: Instant) -> Vec<Settlement> {
         let count = self.unsettled.len().min(lane::BATCH);
-        let settle = self.unsettled.drain(..count).collect();
+        let mut settle: Vec<Settlement> = self.unsettled.drain(..count).collect();
         self.gathers_since = (!self.unsettled.is_empty()).then_some(now);
+        if self.put_off_until.is_some_and(|at| at <= now) {
+            let count = self.put_off.len().min(lane::BATCH - count);
+            settle.extend(self.put_off.drain(..count));
+            self.put_off_until = self.put_off_until.filter(|_| !self.put_off.is_empty());
+        }
         settle
     }
 
     /// Takes all outcomes that are not settled yet, in the portions of one exchange.
     pub(super) fn take_rest(&mut self) -> Vec<Vec<Settlement>> {
-        let rest = std::mem::take(&mut self.unsettled);
+        let mut rest = std::mem::take(&mut self.unsettled);
+        rest.append(&mut self.put_off);
+        self.put_off_until = None;
         rest.chunks(lane::BATCH).map(<[Settlement]>::to_vec).collect()
     }
 
@@ -194,16 +222,16 @@ impl LaneState {
     /// Returns whether an exchange begins now. `leases`: a lease can be a part of it. (Call `forget_past_moments`
     /// first.)
     pub(super) fn is_due(&self, leases: bool, now: Instant) -> bool {
-        let takes_back = self.take_back_at.is_some_and(|at| at <= now);
+        let tries_again = [self.take_back_at, self.put_off_until].iter().flatten().any(|at| *at <= now);
         let gathers = self.gathering_deadline().is_some_and(|until| until > now);
         matches!(self.exchange, ExchangeState::Idle)
-            && (takes_back || (leases || !self.unsettled.is_empty()) && !gathers)
+            && (tries_again || (leases || !self.unsettled.is_empty()) && !gathers)
     }
 
-    /// Whether a lease may find something. Outcomes that cannot be settled must not pile up without end, so a lease
-    /// waits until they fit in one exchange.
-    pub(super) fn is_searching(&self) -> bool {
-        self.search.is_some() && self.unsettled.len() <= lane::BATCH
+    /// Whether a lease may find something. Outcomes must not pile up without end, so a lease waits until the new ones fit
+    /// in one exchange, and until at most `put_off_max` were not taken by the store.
+    pub(super) fn is_searching(&self, put_off_max: usize) -> bool {
+        self.search.is_some() && self.unsettled.len() <= lane::BATCH && self.put_off.len() <= put_off_max
     }
 
     /// Begins a lease. Returns which topics it asks for: only known ones, or all.
@@ -283,11 +311,11 @@ impl LaneState {
     /// Returns when something is due on this lane again. Everything that is due now must have been done.
     pub(super) fn next(&self, drains: bool, now: Instant) -> Option<Instant> {
         let idle = match self.exchange {
-            ExchangeState::UnderWay(_) => [None; 3],
-            ExchangeState::Paused { until } => [Some(until), None, None],
+            ExchangeState::UnderWay(_) => [None; 4],
+            ExchangeState::Paused { until } => [Some(until), None, None, None],
             ExchangeState::Idle => {
                 let rest_ends = self.backlog.map(|since| since + GATHER).filter(|until| *until > now);
-                [self.gathering_deadline(), rest_ends, self.take_back_at]
+                [self.gathering_deadline(), rest_ends, self.take_back_at, self.put_off_until]
             }
         };
         let passes_on = self.passed_on.values().min().map(|at| *at + PASS_ON);
@@ -325,6 +353,7 @@ impl LaneState {
     /// Whether a drain has nothing more to do on this lane.
     pub(super) fn is_drained(&self) -> bool {
         self.unsettled.is_empty()
+            && self.put_off.is_empty()
             && !matches!(self.exchange, ExchangeState::UnderWay(_))
             && self.bell == BellState::Gone
     }

@@ -135,7 +135,8 @@ impl Consumer {
             match report {
                 LaneReport::Event(event) => self.dispatcher.lane_event(number, event, Instant::now())?,
                 LaneReport::Secret(secret) => self.lanes[number].secret = Some(secret),
-                LaneReport::HandedBack(handed_back) => drop(handed_back.context("cannot hand back")?),
+                // Leases are handed back only at the end.
+                LaneReport::HandedBack(_) => {}
                 LaneReport::Ended(e) => return Err(e),
             }
         }
@@ -200,7 +201,9 @@ impl Consumer {
             let _ = (&self.reported).read(&mut [0; 64]);
             for (_, report) in self.inbox.take() {
                 if let LaneReport::HandedBack(handed_back) = report {
-                    handed_back.context("cannot hand back")?;
+                    if let Err(e) = handed_back {
+                        log::warn!("cannot hand back, so the timers do this: {e}");
+                    }
                     waits_for -= 1;
                 }
             }

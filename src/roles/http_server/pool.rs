@@ -93,18 +93,30 @@ impl PoolAllocation {
     }
 }
 
-impl Drop for PoolAllocation {
-    fn drop(&mut self) {
+impl PoolAllocation {
+    /// Gives back everything beyond `amount`.
+    pub(super) fn shrink_to(&mut self, amount: usize) {
+        self.give_back(self.amount.saturating_sub(amount));
+    }
+
+    fn give_back(&mut self, amount: usize) {
         let mut held = lock(&self.pool.held);
-        held.all -= self.amount;
+        held.all -= amount;
+        self.amount -= amount;
         if let Some(holder) = &self.holder
             && let Some(own) = held.by_holder.get_mut(holder)
         {
-            *own -= self.amount;
+            *own -= amount;
             if *own == 0 {
                 held.by_holder.remove(holder);
             }
         }
+    }
+}
+
+impl Drop for PoolAllocation {
+    fn drop(&mut self) {
+        self.give_back(self.amount);
     }
 }
 
@@ -118,6 +130,10 @@ mod tests {
         let pool = ResourcePool::new(10, 6);
         let mut a = pool.take(holder("::"), 4).unwrap();
         assert!(a.grow(2) && !a.grow(1));
+        a.shrink_to(1);
+        assert!(a.grow(5) && !a.grow(1));
+        a.shrink_to(9);
+        assert!(!a.grow(1));
         assert!(pool.take(holder("::"), 1).is_none());
         let b = pool.take(holder("10.0.0.1"), 4).unwrap();
         assert!(pool.take(holder("10.0.0.2"), 1).is_none() && pool.take(None, 1).is_none());

@@ -38,8 +38,8 @@ pub(super) async fn run<F>(
                     accepting.end();
                     let ip = peer.ip().to_canonical();
                     if let Some(place) = places.admit(ip) {
-                        if let Err(e) = stream.set_nodelay(true) {
-                            log::debug!("{}: cannot set TCP_NODELAY: {e}", places.name());
+                        if let Err(e) = stream.set_nodelay(true).and_then(|()| host::find_lost_clients(&stream)) {
+                            log::debug!("{}: cannot set the options of a connection: {e}", places.name());
                         }
                         open.spawn(serve(stream, ip, place));
                     }

@@ -69,9 +69,11 @@ impl Server {
 
     /// Prepares one connection for the drain.
     pub(super) fn drain_one(&mut self, place: usize) {
+        // A connection may have been closed because another one was served.
+        let Some(connection) = self.connections.get_mut(place) else { return };
         match self.passing {
-            true => self.connections[place].prepare_to_pass(),
-            false => self.connections[place].drain(),
+            true => connection.prepare_to_pass(),
+            false => connection.drain(),
         }
     }
 
@@ -149,8 +151,11 @@ impl Server {
                 Err(e) => log::warn!("no new process takes over connections: {e}"),
             }
         }
-        // Connections that already wait in the backlog are served, and not reset.
-        self.accept();
+        // Connections that already wait in the backlog are served, and not reset. A connection with TLS cannot be passed
+        // on, so the next process accepts it.
+        if !replaced || self.tls.is_none() {
+            self.accept();
+        }
         if let Some(mut listener) = self.listener.take() {
             let _ = self.poll.registry().deregister(&mut listener);
         }

@@ -84,6 +84,8 @@ struct Server {
     unfinished: Vec<usize>,
     /// Connections from which nothing is read until the store has answered some requests.
     stalled: Vec<usize>,
+    /// The place of the connection whose turn comes first after the next answers of the store.
+    next_turn: usize,
     /// The buffer into which the bytes of clients are read.
     buffer: Box<[u8]>,
     submit: Submitter<TcpFrontend>,
@@ -149,6 +151,7 @@ impl Server {
             next_serial: 0,
             unfinished: Vec::new(),
             stalled: Vec::new(),
+            next_turn: 0,
             buffer: vec![0; TURN].into(),
             submit,
             front,
@@ -270,8 +273,8 @@ impl Server {
                 }
                 continue;
             }
-            if let Err(e) = stream.set_nodelay(true) {
-                log::warn!("{peer}: cannot set TCP_NODELAY: {e}");
+            if let Err(e) = stream.set_nodelay(true).and_then(|()| host::find_lost_clients(&stream)) {
+                log::warn!("{peer}: cannot set the options of the connection: {e}");
                 continue;
             }
             let tls = self.tls.clone().map(ServerConnection::new).transpose();
@@ -320,7 +323,10 @@ impl Server {
         match after {
             AfterTurn::Waits => {}
             AfterTurn::MoreToRead => self.unfinished.push(place),
-            AfterTurn::Stalled => self.stalled.push(place),
+            AfterTurn::Stalled => {
+                self.stalled.push(place);
+                self.sweep_by(Instant::now() + STORE_TIMEOUT);
+            }
             AfterTurn::Passes => return self.pass_on(place),
             AfterTurn::Ended => return self.close(place),
         }
@@ -354,8 +360,14 @@ impl Server {
         }
         touched.sort_unstable();
         touched.dedup();
+        // If there is no room for the requests of all connections, the connections take turns.
+        let first = touched.partition_point(|place| *place < self.next_turn);
+        touched.rotate_left(first);
         for place in touched {
             self.serve(place);
+        }
+        if let Some(place) = self.stalled.first() {
+            self.next_turn = *place;
         }
     }
 

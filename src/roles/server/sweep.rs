@@ -43,7 +43,8 @@ impl Server {
         let (idle, patience) = (self.front.settings.server.idle_timeout, self.front.proof_patience());
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
         for place in places {
-            let connection = &mut self.connections[place];
+            // A connection may have been closed because another one was served.
+            let Some(connection) = self.connections.get_mut(place) else { continue };
             if connection.closes_at(idle, patience) <= now {
                 log::debug!(
                     "{} is closed: nothing moved for {idle:?}, or it showed no token",
@@ -63,6 +64,9 @@ impl Server {
             [Some(c.closes_at(idle, patience)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
         };
         self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
+        if !self.stalled.is_empty() {
+            self.sweep_by(now + STORE_TIMEOUT);
+        }
     }
 }
 

@@ -159,8 +159,18 @@ impl LaneWorker {
 
     /// Hands back the leases of the owners that are gone.
     fn hand_back(&mut self) -> Result<(), StoreError> {
-        while let Some((owner, _)) = self.dead.last() {
-            let jobs = self.store.hand_back(owner)?;
+        let mut outcome = Ok(());
+        for (owner, dead) in std::mem::take(&mut self.dead) {
+            let jobs = match self.store.hand_back(&owner) {
+                Ok(jobs) => jobs,
+                // One shard may be down. The other shards have handed back their leases of this owner, and also hand
+                // back those of the other owners.
+                Err(e) => {
+                    self.dead.push((owner, dead));
+                    outcome = Err(e);
+                    continue;
+                }
+            };
             if self.bell.loses_rings() {
                 // The owner may have got a ring and died before it leased the jobs. So the bell rings again.
                 self.store.announce();
@@ -168,7 +178,6 @@ impl LaneWorker {
             if jobs > 0 {
                 log::info!("{jobs} leases of {} are handed back: its process is gone", owner.0);
             }
-            let Some((_, dead)) = self.dead.pop() else { break };
             // The last lane that is done with the owner removes the owner's file.
             if let Some(Err(e)) =
                 Arc::into_inner(dead).and_then(|d| d.into_inner().ok().flatten()).map(DeadOwner::forget)
@@ -176,7 +185,7 @@ impl LaneWorker {
                 log::warn!("cannot remove an owner's file: {e}");
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Does what is due now, up to a batch of each kind. Returns the next moment at which something is due.

@@ -186,9 +186,15 @@ impl World {
         limit: usize,
         fails: bool,
     ) -> ExchangeAnswer {
-        let failed = fails.then(|| StoreError::NodeDown("it is away".to_owned()));
+        let down = || StoreError::NodeDown("it is away".to_owned());
+        let failed = fails.then(down).filter(|_| limit > 0);
         let is_done = !fails || self.rng.bool();
         let mut answer = ExchangeAnswer { failed, ..ExchangeAnswer::default() };
+        // One shard of the lane may be down, and not the others.
+        let (settle, mut unsettled): (Vec<_>, Vec<_>) = match self.is_troubled() && self.rng.u8(0..4) == 0 {
+            true => settle.into_iter().partition(|_| self.rng.bool()),
+            false => (settle, Vec::new()),
+        };
         if is_done {
             for (job, topic, pause) in self.lanes[lane].settle(&settle) {
                 self.after(pause, SimulatedEvent::Ready(lane, topic, job));
@@ -204,8 +210,10 @@ impl World {
         if fails {
             let lost = std::mem::take(&mut answer.batch);
             thread.lost.extend(lost.jobs.into_iter().map(|job| job.token));
-            answer.unsettled = settle;
+            unsettled.extend(settle);
         }
+        answer.not_settled = (!unsettled.is_empty()).then(down);
+        answer.unsettled = unsettled;
         if takes_back && !thread.lost.is_empty() {
             let lost = std::mem::take(&mut thread.lost);
             self.lanes[lane].take_back(Some(&lost), number, self.now);

@@ -208,9 +208,7 @@ impl BeanstalkConnection {
                 anyhow::bail!("the memory for requests is used up");
             }
             let after = self.carry_out(session).await?;
-            if self.decoder.is_empty() {
-                memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
-            }
+            memory.shrink_to(self.decoder.held());
             self.write().await?;
             match after {
                 AfterCommands::Continues => {}

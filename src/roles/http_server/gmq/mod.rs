@@ -87,8 +87,7 @@ impl GmqConnection {
         let mut decoder = GmqDecoder::new(self.port.api.max_body);
         let mut closing = self.port.api.closing.subscribe();
         let mut buffer = vec![0; READ];
-        let bodies = self.port.api.bodies.clone();
-        let mut memory = bodies.take_beyond(Some(self.holder.clone()), 0);
+        let mut memory = self.port.api.bodies.take_beyond(Some(self.holder.clone()), 0);
         loop {
             let is_idle = self.pops.is_empty();
             tokio::select! {
@@ -121,9 +120,7 @@ impl GmqConnection {
                             }
                         }
                     }
-                    if decoder.held() == 0 {
-                        memory = bodies.take_beyond(Some(self.holder.clone()), 0);
-                    }
+                    memory.shrink_to(decoder.held());
                     self.write().await?;
                 }
             }
