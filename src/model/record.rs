@@ -124,7 +124,7 @@ pub struct RecordFilter {
     /// The last answer, or the error of the last attempt, contains this text. If the record has a note, the note is
     /// searched instead. Upper and lower case make no difference.
     pub text: Option<String>,
-    /// Whether `text` is not searched in answers, because the caller must not see them.
+    /// If true, `text` is not searched in answers. The caller must not see answers.
     pub hides_answers: bool,
     /// A tag of the job.
     pub tag: Option<Tag>,

@@ -75,14 +75,14 @@ impl BulkRun {
         limit: usize,
         now_ms: i64,
     ) -> Result<()> {
-        let is_repeated = self.walk.is_repeated(progress.leg);
         let direction = if leg.is_backward { Direction::Backward } else { Direction::Forward };
         let cursor = progress.cursor.take();
         let page = store.list_in_order(&self.topic, leg.state, direction, cursor.as_deref(), limit)?;
         let mut is_over = page.next.is_none();
         for job in &page.jobs {
             let verdict = match self.walk.job(leg, &seen(job), now_ms) {
-                // An import has not released this job yet. It would no longer find the job after this change.
+                // An import has not released this job yet. After this change, the import could not release the job any
+                // more.
                 BulkDecision::Due(_) if job.due_ms == HELD_MS => BulkDecision::Skip,
                 verdict => verdict,
             };
@@ -90,8 +90,7 @@ impl BulkRun {
                 is_over = true;
                 break;
             }
-            // A job that a repeated leg finds was counted before, if it was there.
-            progress.counts.looked_at += u64::from(!is_repeated);
+            progress.counts.looked_at += 1;
             let plan = |to_ms| {
                 let at_ms = job.until_ms.filter(|_| self.operation == BulkOperation::Redrive);
                 PlannedJobChange(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)

@@ -666,7 +666,7 @@ fn scopes_bound_what_clients_do() {
     assert_eq!(body, br#"{"of":"b"}"#);
     assert_eq!(client.stats(&format!("stats-job {number}"))["tube"], "b");
     assert_eq!(client.reserve(0), None, "the jobs of a and c may not be reserved");
-    // Jobs that this connection has not reserved are for producers.
+    // Only a producer may delete or kick a job that this connection has not reserved.
     http.ask("POST", "/v1/topics/b/jobs", &json!({"id": "two", "body": 2, "delay": "1h"})).is(201);
     client.ask("use b");
     let delayed = client.job("peek-delayed").unwrap().0;

@@ -95,7 +95,7 @@ fn an_edit_keeps_a_job_that_was_replaced_meanwhile() {
     add(&mut http, r#"{ "v" :  1.0 }"#);
     browser.run("location.hash = '#/topics/orders/jobs/a'");
     browser.see("main", r#""v": 1.0"#);
-    // A change of the lease leaves the bytes of the body as they are.
+    // A change of the TTR does not change the bytes of the body.
     browser.press("Edit");
     browser.fill("#f-job-ttr", "7s");
     browser.click("dialog button[type=submit]");

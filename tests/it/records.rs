@@ -439,7 +439,7 @@ fn a_token_sees_the_records_of_its_own_topics_only() {
         let csv = get(token, &format!("{path}/records?format=csv"));
         assert_eq!(csv.json.as_str().unwrap().contains("Closed"), found == 1);
     }
-    // This also holds for the search of an operation on many jobs.
+    // A bulk operation with a `text` also does not search in the answers that the caller must not see.
     let replay = |text: &str| {
         let filter = json!({"text": text});
         json!({"topic": "shop.a", "operation": "replay", "dry_run": true, "filter": filter}).to_string()

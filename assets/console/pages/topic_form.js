@@ -89,7 +89,8 @@ class Form {
   given() {
     const topic = given(this.values, this.noSecrets);
     if (!this.isNew) topic.name = this.name;
-    // The moment is that of the secrets which are replaced now. The daemon drops it if it is not given.
+    // The stored `old_secrets_until` belongs to the secrets that this change replaces. If `secrets` is sent without
+    // `old_secrets_until`, the daemon sets `old_secrets_until` to null.
     if ('secrets' in topic && !this.touched.has('old_secrets_until')) delete topic.old_secrets_until;
     return topic;
   }

@@ -152,7 +152,8 @@ pub struct BulkRequest {
     pub filter: BulkFilter,
     /// The maximum number of jobs that are changed in a second.
     pub rate: u32,
-    /// Whether a `text` of the filter is not searched in answers of receivers, because the caller must not see them.
+    /// If true, the `text` of the filter is not searched in the answers of receivers. The caller must not see these
+    /// answers.
     #[serde(default)]
     pub hides_answers: bool,
 }

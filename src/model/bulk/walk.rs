@@ -11,7 +11,7 @@ use crate::job_filter::JobFilter;
 use crate::record::{JobRecord, RecordFilter};
 use crate::rendezvous;
 
-/// How many legs a cancel has in each round: it visits the delayed, the ready and the leased jobs.
+/// How many legs each round of a cancel has: delayed, ready and leased jobs.
 const ROUND: usize = 3;
 
 /// How many rounds a cancel makes at most.
@@ -72,7 +72,7 @@ pub struct BulkWalk {
     jobs: JobFilter,
     records: RecordFilter,
     legs: Vec<WalkLeg>,
-    /// How many of the legs visit each job for the first time. The others repeat them (see [`BulkWalk::has_leg`]).
+    /// How many legs the first round has. The later legs repeat these legs (see [`BulkWalk::has_leg`]).
     first_legs: usize,
 }
 
@@ -122,8 +122,8 @@ impl BulkWalk {
         }
     }
 
-    /// Whether a leg is needed. `took_in` is the last leg in which the operation took a job. A cancel ends after the
-    /// delayed jobs, if the legs of a whole round have found no job.
+    /// Returns whether the walk still needs this leg. `took_in` is the last leg in which the operation took a job. A
+    /// cancel ends after the delayed jobs, if the legs of a whole round have found no job.
     pub fn has_leg(&self, leg: usize, took_in: usize) -> bool {
         let is_found = leg > self.first_legs && leg % ROUND == 1 && leg > took_in + ROUND;
         leg < self.legs.len() && !is_found

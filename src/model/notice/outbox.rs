@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{AlertPhase, Notice, Recipient};
 
-/// How many alerts may wait for one recipient. A further alert replaces the oldest alert.
+/// How many alerts may wait for one recipient. A further alert replaces the first alert.
 const WAITING_MAX: usize = 1000;
 
-/// How long dq tries to send a message.
+/// How long dq tries to send an alert. The alert of a problem that still exists has no such limit.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// The first and the longest pause after a failure.
@@ -100,12 +100,16 @@ impl RecipientQueue {
 
     /// Drops the alerts that are older than a day. An alert that is still open stays.
     fn drop_old(&mut self, now_ms: i64) {
-        let over: Vec<Notice> =
-            self.notices.iter().filter(|one| one.state == AlertPhase::Over).cloned().collect();
-        self.notices.retain(|notice| {
-            let is_open = notice.state == AlertPhase::Open && !over.iter().any(|over| over.is_of(notice));
+        let is_over_later = |at: usize| {
+            let later = self.notices[at + 1..].iter().filter(|later| later.state == AlertPhase::Over);
+            later.into_iter().any(|later| later.is_of(&self.notices[at]))
+        };
+        let stays = |(at, notice): (usize, &Notice)| {
+            let is_open = notice.state == AlertPhase::Open && !is_over_later(at);
             is_open || !passed(notice.at_ms, PATIENCE, now_ms)
-        });
+        };
+        let mut stays = self.notices.iter().enumerate().map(stays).collect::<Vec<_>>().into_iter();
+        self.notices.retain(|_| stays.next().unwrap_or(true));
     }
 
     fn is_due(&self, pace: MessageTiming, now_ms: i64) -> bool {
@@ -170,8 +174,8 @@ impl AlertQueue {
     }
 
     /// Records that a message could not be sent. `is_refused`: the recipient can be reached, and refused this message.
-    /// The next message then has half as many alerts. If it has one alert, another alert comes first. Returns how many
-    /// alerts are dropped because of this failure.
+    /// The next message then has half as many alerts. If the message had one alert, the alerts about other problems come
+    /// before it from now on. Returns how many alerts are dropped because of this failure.
     pub fn failed(&mut self, to: &Recipient, reason: &str, is_refused: bool, now_ms: i64) -> usize {
         let Some(waiting) = self.pending_for(to) else { return 0 };
         let tried = std::mem::take(&mut waiting.sending);
@@ -182,15 +186,18 @@ impl AlertQueue {
         waiting.tried_ms = now_ms;
         reason.clone_into(&mut waiting.reason);
         let before = waiting.notices.len();
-        if now_ms - waiting.failing_ms >= PATIENCE.as_millis() as i64 {
+        let is_alone = is_refused && tried == 1;
+        if is_alone || now_ms - waiting.failing_ms >= PATIENCE.as_millis() as i64 {
             waiting.drop_old(now_ms);
         }
         let dropped = before - waiting.notices.len();
         waiting.dropped += dropped as u64;
         if is_refused {
             waiting.message_max = (tried / 2).max(1);
-            if tried == 1 && dropped == 0 {
-                waiting.notices.rotate_left(1);
+            if is_alone && dropped == 0 {
+                // All alerts about this problem stay in their order.
+                let first = waiting.notices[0].clone();
+                waiting.notices.sort_by_key(|one| one.is_of(&first));
             }
         }
         dropped
@@ -357,10 +364,10 @@ mod tests {
     fn an_alert_that_is_refused_does_not_hold_back_the_others() {
         let mut outbox = AlertQueue::default();
         for n in 0..100 {
-            outbox.put(&mail(), &open(&n.to_string()), 0);
+            outbox.put(&mail(), &Notice { node: Some(n.to_string()), ..open(&n.to_string()) }, 0);
         }
         let (mut now, mut sent, mut longest) = (0, std::collections::BTreeSet::new(), 0);
-        // The recipient takes eight alerts at most, and refuses one of them always.
+        // The recipient accepts at most eight alerts in a message. It refuses each message that contains alert 37.
         while sent.len() < 99 {
             now += HOUR / 6;
             assert!(now < 20 * HOUR, "{} are sent", sent.len());

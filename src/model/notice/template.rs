@@ -128,7 +128,7 @@ fn no_tags(text: &str) -> String {
     text.replace('<', "\u{2039}").replace('>', "\u{203a}").replace('@', "@\u{2060}")
 }
 
-/// Makes messages of all kinds. Only dead letters have jobs, and their jobs may not be known.
+/// Makes messages of all kinds. Only alerts about dead letters have jobs. Such an alert may also have no jobs.
 fn samples() -> [Message; 4] {
     let without_jobs = |state| {
         let mut message = sample(state);

@@ -139,7 +139,7 @@ impl ConsumerState {
         settled && self.limits.is_drained() && self.hosts.is_drained()
     }
 
-    /// Orders that all outcomes are settled which are not in the store yet. The process ends after this.
+    /// Orders the lanes to settle all outcomes that are not in the store yet. The process ends after this.
     pub(super) fn settle_rest(&mut self) {
         for number in 0..self.lanes.len() {
             for settle in self.lanes[number].take_rest() {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::LEASE_MARGIN;
 use super::dispatcher::{ConsumerState, RunningCallback, allowed};
 use super::ending::too_old;
-use super::held_back::{LATE_ANSWER, is_too_late};
+use super::held_back::{LATE_LEASE, is_too_late};
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{ExchangeState, ExchangeUnderWay, LeaseUnderWay};
@@ -139,7 +139,7 @@ impl ConsumerState {
         let brought = batch.jobs.len();
         if brought > 0 && is_too_late(since, now) {
             let took = now - since;
-            log::warn!("the answer to a lease of {brought} jobs came after {took:.1?}: they are handed back");
+            log::warn!("a lease call was answered after {took:.1?}: its {brought} jobs are handed back");
         }
         for leased in batch.jobs {
             self.take_job(number, &lease, leased, since, now);
@@ -179,7 +179,7 @@ impl ConsumerState {
         }
         let job = HeldJob { lane: number, topic: Arc::clone(topic), leased, since, host: None };
         if is_too_late(since, now) {
-            return self.return_unused(job, Outcome::HandBack, LATE_ANSWER, now);
+            return self.return_unused(job, Outcome::HandBack, LATE_LEASE, now);
         }
         if let Some(decision) = self.hosts.take(job, now) {
             self.carry_out(decision, now);

@@ -20,11 +20,12 @@ use store::{CircuitOpening, LeasedJob, Outcome, Permit, PermitRequest, Settlemen
 /// Why a leased job is returned to the store without a callback.
 const HOST_LIMIT: &str = "its host is at its limit";
 const DRAINS: &str = "its consumer ends";
-pub(super) const LATE_ANSWER: &str = "the answer to its lease came too late";
+pub(super) const LATE_LEASE: &str = "too much time had passed since its lease";
 
-/// Whether a callback must not begin any more with a lease that was asked for at `since`. The lease ends when the timeout
-/// of the callback and [`LEASE_MARGIN`] have passed. A callback that begins later than this margin could run when
-/// another consumer has the job, or when the job is deleted. This happens if the process was stopped for a while.
+/// Returns whether it is too late to begin a callback with a lease that was asked for at `since`. The lease ends when
+/// the timeout of the callback and [`LEASE_MARGIN`] have passed. A callback that begins later than this margin could
+/// run when another consumer has the job, or when the job is deleted. This happens if the process was stopped for a
+/// while.
 pub(super) fn is_too_late(since: Instant, now: Instant) -> bool {
     now > since + LEASE_MARGIN
 }
@@ -174,7 +175,7 @@ impl ConsumerState {
     pub(super) fn decide_held(&mut self, now: Instant) -> bool {
         let waiting = self.hosts.waiting();
         for job in self.hosts.take_waiting(|job| is_too_late(job.since, now)) {
-            self.return_unused(job, Outcome::HandBack, LATE_ANSWER, now);
+            self.return_unused(job, Outcome::HandBack, LATE_LEASE, now);
         }
         for decision in self.hosts.decide(now) {
             self.carry_out(decision, now);

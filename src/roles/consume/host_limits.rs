@@ -35,7 +35,7 @@ pub(super) struct HeldJob {
     /// The topic as it was when the lease was ordered.
     pub topic: Arc<Topic>,
     pub leased: LeasedJob,
-    /// When the exchange that leased it began.
+    /// When the exchange that leased the job began.
     pub since: Instant,
     /// The index of the job's host in `HostLimits`, if this host has limits.
     pub host: Option<usize>,

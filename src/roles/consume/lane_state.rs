@@ -198,7 +198,7 @@ impl LaneState {
         settle
     }
 
-    /// Takes all outcomes that are not settled yet, in the portions of one exchange.
+    /// Takes all outcomes that are not settled yet. Each part of the result is small enough for one exchange.
     pub(super) fn take_rest(&mut self) -> Vec<Vec<Settlement>> {
         let mut rest = std::mem::take(&mut self.unsettled);
         rest.append(&mut self.put_off);

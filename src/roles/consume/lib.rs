@@ -35,7 +35,7 @@ use self::ending::ack_url;
 use self::lane::{Inbox, LaneHandle, LaneOrder, LaneReport};
 use self::workers::Workers;
 use host::{Owner, wait_readable};
-use model::settings::StoreSettings;
+use model::settings::{NodeAddress, NodeSettings, StoreSettings};
 use model::ticket::TicketSecret;
 use role::{Context, DrainOrder, RegistryView};
 use store::{BellKind, OwnerTag};
@@ -54,6 +54,18 @@ pub fn run(mut context: Context) -> Result<()> {
     let mut consumer = Consumer::start(&mut context)?;
     context.ready()?;
     consumer.run(&mut context)
+}
+
+/// Whether jobs can be leased while the home of a topic does not answer. If all shards are on one server, they cannot. Then
+/// a process that decides about permits by itself would gain nothing, and the limit could be exceeded.
+fn may_go_alone(store: &StoreSettings) -> bool {
+    match store {
+        StoreSettings::Embedded { .. } => false,
+        StoreSettings::Redis(redis) => {
+            let is_cluster = |node: &NodeSettings| matches!(node.at, NodeAddress::Cluster { .. });
+            redis.nodes.len() > 1 || redis.nodes.iter().any(is_cluster)
+        }
+    }
 }
 
 struct Consumer {
@@ -93,7 +105,7 @@ impl Consumer {
             lanes.push(ConsumedLane { thread, secret: None });
         }
         let concurrency = settings.consume.concurrency;
-        let may_go_alone = matches!(settings.store, StoreSettings::Redis(_));
+        let may_go_alone = may_go_alone(&settings.store);
         let home_of = Box::new(move |name: &str| all.home_of(name));
         let (served, host_limits) = (topics.now().clone(), &settings.consume.host_limits);
         let dispatcher = ConsumerState::new(
@@ -189,7 +201,8 @@ impl Consumer {
         }
         let left = self.dispatcher.in_flight();
         log::warn!("{left} callbacks still run at the end of the drain: their jobs are handed back");
-        // Some callbacks have just ended, or their lane was paused. These outcomes must not be lost.
+        // Some outcomes may not be in the store yet: their callbacks have just ended, or their lane was paused. They
+        // must not be lost.
         self.dispatcher.settle_rest();
         self.carry_out();
         // Each lane hands back by itself. If a lane is too slow, the timers hand its leases back as soon as this

@@ -1,7 +1,9 @@
 //! The settings of a topic that only administrators change: its quotas, its share of the workers, the check of
-//! certificates, the hosts of its jobs, and where the answers of its receiver go. A caller that may only manage the topic must not change them. Otherwise the
+//! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise the
 //! caller could remove the limits that were set for it. With `job_hosts`, it could also send callbacks to its own host
 //! and read their headers. With `tls_verify`, it could let others on the network read the headers.
+//!
+//! Administrators, and callers that may read the answers of the topic's receiver, decide where these answers are sent.
 
 use super::api::CallerContext;
 use super::problem::Problem;
@@ -78,14 +80,16 @@ impl AdminSettingsAccess {
                 return Err(Problem::forbidden_field(setting.name, detail));
             }
         }
-        // Otherwise the caller could have the answers sent to an address of its own.
-        let sends =
-            |topic: &Topic| (topic.on_done_answer, topic.on_done_answer.then(|| topic.on_done.clone()));
-        if changed.on_done_answer && !sees_answers && sends(present) != sends(changed) {
-            let name = if present.on_done_answer { "on_done" } else { "on_done_answer" };
+        // A caller that must not see the answers must not send them to its own address. Events that wait have the
+        // answers already.
+        let sends = |topic: &Topic| (topic.on_done_answer, topic.on_done.clone());
+        let has_answers = present.on_done_answer || changed.on_done_answer;
+        if has_answers && !sees_answers && sends(present) != sends(changed) {
+            let is_same = present.on_done_answer == changed.on_done_answer;
+            let name = if is_same { "on_done" } else { "on_done_answer" };
             let scope = RequiredAccess::Answers(changed.name.as_str());
             let detail = format!(
-                "on_done_answer sends what the receiver answers to on_done: only a caller with {scope} may change this"
+                "with on_done_answer, the events contain the answers of the receiver: only a caller with {scope} may turn it on or off, or change on_done while it is on"
             );
             return Err(Problem::forbidden_field(name, detail));
         }
@@ -133,7 +137,8 @@ mod tests {
         );
         let mut shown = Topic { job_hosts: vec!["evil.example".into()], ..before.clone() };
         assert_eq!(manager.check(Some(&before), &mut shown).unwrap_err().named_field(), Some("job_hosts"));
-        // Answers of the receiver go to no other address. Without them, events may go anywhere.
+        // This caller cannot send the receiver's answers to another address. It can send events without answers
+        // anywhere.
         let own = |with_answer| Topic {
             on_done: "http://own.example/".into(),
             on_done_answer: with_answer,
@@ -147,7 +152,7 @@ mod tests {
         let sent = Topic { on_done: "http://h/".into(), ..own(true) };
         assert_eq!(manager.check(Some(&sent), &mut own(true)).unwrap_err().named_field(), Some("on_done"));
         assert!(manager.check(Some(&sent), &mut Topic { title: "new".into(), ..sent.clone() }).is_ok());
-        assert!(manager.check(Some(&sent), &mut own(false)).is_ok());
+        assert!(manager.check(Some(&sent), &mut own(false)).is_err());
         let reader = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: 0, sees_answers: true };
         assert!(reader.check(Some(&before), &mut own(true)).is_ok());
         // A new topic has no limits, and belongs to the tenant of its maker.

@@ -282,7 +282,7 @@ async fn put(
                 None => Expected::Absent,
                 // The checks above were made with this revision.
                 Some(Some((_, revision))) => Expected::At(*revision),
-                // This row cannot be a topic, so it has no revision.
+                // The row of this topic cannot be used, so its revision is not known.
                 Some(None) => Expected::Any,
             };
             match registry.put(&topic, expected) {

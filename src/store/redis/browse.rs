@@ -23,7 +23,7 @@ pub(super) enum ListPosition {
     Away,
 }
 
-/// A page of the list of one shard, and the position where the page ends. With each item comes the position behind it.
+/// A page of the list of one shard, and the position where the page ends. Each item has the position that follows it.
 pub(super) struct ShardPage<T> {
     pub items: Vec<(T, ListPosition)>,
     pub end: ListPosition,

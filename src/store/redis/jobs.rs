@@ -21,8 +21,8 @@ fn was_not_sent(added: &Result<Added>) -> bool {
     matches!(added, Err(StoreError::NodeDown(_) | StoreError::Moving(_)))
 }
 
-/// Returns for each job whether a later job of the same call has the same id, and may be stored. If so, the earlier job
-/// must not be stored any more, because it would replace the later one.
+/// Returns for each job whether a later job of the same call has the same id and is stored, or is perhaps stored. If
+/// so, the earlier job must not be stored any more, because it would replace the later one.
 pub(super) fn superseded(jobs: &[NewJob], added: &[Result<Added>]) -> Vec<bool> {
     let mut later = HashSet::new();
     let mut superseded: Vec<bool> = Vec::with_capacity(jobs.len());
@@ -200,7 +200,7 @@ mod tests {
         let stored = Ok(Added::New { due_ms: 1 });
         let unknown = Err(StoreError::Unknown("r0".to_owned()));
         let added = [down(), down(), stored, down(), down(), unknown, down()];
-        // The second "b" failed too, so both may be stored, one after the other.
+        // The second "b" failed, too. So both can be tried again, in the same order.
         assert_eq!(superseded(&jobs, &added), [true, false, false, true, false, false, false]);
     }
 }

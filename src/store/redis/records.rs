@@ -74,7 +74,8 @@ fn word_of(keeping: &RecordKeeping) -> String {
     }
 }
 
-/// Returns the position behind the record of the job with this id, which ended at this time (Unix milliseconds).
+/// Returns the position after a record. `id` is the id of the job. `ended_ms` is the time when the job ended (Unix
+/// milliseconds).
 fn place_behind(ended_ms: i64, id: &str) -> ListPosition {
     ListPosition::Behind(ended_ms.to_string(), id.into())
 }

@@ -29,7 +29,7 @@ const REFUSED: Duration = Duration::from_secs(20 * 60);
 pub(super) struct UnansweredLease {
     /// The shards that may have leases of the call, and that are not searched yet.
     places: Vec<Place>,
-    /// The set of nodes for which `places` is right. Leases move with their jobs, so a newer set means that all shards
+    /// The set of nodes that `places` was made for. Leases move with their jobs, so a newer set means that all shards
     /// are searched.
     homes: Arc<Homes>,
     prefix: LeaseCallPrefix,
@@ -53,8 +53,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns an error if this shard may have leases of a call without an answer, which are not taken back yet. No further jobs are
-    /// leased there until then, so a shard has at most one such call.
+    /// Returns an error if this shard may still have leases of a call that got no answer. No further jobs are leased
+    /// there until these leases are taken back. So a process leaves at most one such call on a shard.
     pub(super) fn is_answered(&self, place: Place) -> Result<()> {
         match self.unanswered.iter().any(|lease| lease.places.contains(&place)) {
             false => Ok(()),
@@ -89,7 +89,7 @@ impl RedisStore {
     }
 
     /// Takes back the leases of a call at its shard. If jobs were moved since, the leases may be on any shard, so all
-    /// shards are searched. A shard that does not answer stays in `places`, and the others are searched all the same.
+    /// shards are searched. If a shard does not answer, it stays in `places`. The other shards are still searched.
     fn take_back(&self, lease: &mut UnansweredLease, homes: &Arc<Homes>) -> Result<()> {
         if homes.set != lease.homes.set {
             let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));

@@ -98,7 +98,7 @@ impl HeldTurn {
         let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
         let is_noted = made.and_then(|file| file.sync_all()).and_then(|()| sync_folder_of(&note));
         if is_noted.is_err() {
-            // Nothing is replaced now, so the note must not keep the daemon away.
+            // The replacement does not begin. So the note is removed: with the note, the daemon cannot open the store.
             let _ = std::fs::remove_file(&note);
         }
         is_noted
@@ -120,7 +120,8 @@ impl HeldTurn {
 }
 
 fn sync_folder_of(file: &Path) -> io::Result<()> {
-    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn replacement_note(database: &Path) -> PathBuf {

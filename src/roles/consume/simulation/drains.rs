@@ -17,8 +17,8 @@ impl World {
         }
     }
 
-    /// The time limit of a drain is over. The lanes carry out their last orders. Then the process ends, whatever runs.
-    /// What it has learned from callbacks that have ended must be in the store.
+    /// The time limit of a drain is over. The lanes carry out their last orders. Then the process ends, even if
+    /// callbacks still run. The outcomes of all ended callbacks must be in the store by then.
     pub(super) fn end_drain(&mut self, number: usize) {
         if self.consumers[number].is_gone {
             return;
@@ -45,13 +45,13 @@ impl World {
         let is_forgotten = |token: &&Token| !running.contains(token);
         let forgotten: Vec<&Token> =
             self.lanes.iter().flat_map(|lane| lane.leases_of(number)).filter(is_forgotten).collect();
-        // While stores fail, an answer may be under way.
+        // If stores fail, an outcome may have been sent without an answer yet.
         let seed = self.seed;
         assert!(self.has_trouble || forgotten.is_empty(), "seed {seed}: {forgotten:?} not settled");
         self.retire(number);
     }
 
-    /// A process has ended. The timers take back what it held.
+    /// A process has ended. The timers hand back its leases.
     pub(super) fn retire(&mut self, number: usize) {
         let consumer = &mut self.consumers[number];
         assert!(consumer.callbacks.is_empty());

@@ -4,7 +4,7 @@
 //! It checks that no lane gets two exchanges at once, that no lease asks for more jobs than there are free workers,
 //! that nothing polls, and that in the end every job that somebody serves has been delivered. `SIMULATION_SEED=…`
 //! repeats one sequence. `SIMULATION_SEQUENCES=…` plays the given number of random sequences. `world` has the events
-//! and their times, `threads` has the lane threads and the bells, `drains` has the ends of consumers, and `store` has a
+//! and their times, `threads` has the lane threads and the bells, `drains` says how consumers end, and `store` has a
 //! lane of the store.
 
 mod drains;

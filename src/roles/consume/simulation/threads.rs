@@ -107,7 +107,7 @@ impl World {
                 if fails && self.rng.u8(0..8) == 0 {
                     wait += millis(&mut self.rng, 100..5000);
                 } else if self.is_troubled() && self.rng.u8(0..32) == 0 {
-                    // The process is stopped until its lease has nearly ended, or has ended.
+                    // The process is stopped for about `LEASE_MARGIN`: a little less, or up to five seconds more.
                     wait += millis(&mut self.rng, 14_000..20_000);
                 }
                 Some(LaneEvent::Exchanged(self.exchange(number, lane, settle, &wanted, limit, fails)))

@@ -376,7 +376,7 @@ impl World {
         self.act(number);
     }
 
-    /// A callback has ended, and the consumer does nothing else yet.
+    /// Tells the consumer that a callback has ended. The consumer does not act on it yet.
     pub(super) fn report_end(&mut self, number: usize, token: Token, verdict: Verdict) {
         let attempt = Attempt {
             number: 1,

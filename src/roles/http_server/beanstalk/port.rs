@@ -175,7 +175,7 @@ impl BeanstalkPort {
         self.api.settings.beanstalk.scopes.iter().any(|scope| scope.permits(need))
     }
 
-    /// Refuses a command that only a producer of the topic may send.
+    /// Returns an error if `beanstalk.scopes` does not permit `produce` for the topic.
     pub(super) fn check_produces(&self, topic: &TopicName) -> Result<(), Problem> {
         if self.permits(RequiredAccess::Produce(topic.as_str())) {
             return Ok(());
