@@ -136,6 +136,10 @@ impl CallContext {
             if let Some(seen) = seen {
                 seen.take_request(&request).await;
             }
+            // The process may have been stopped meanwhile, and the lease of the job may have ended.
+            if started.elapsed() >= topic.timeout {
+                return Err(late());
+            }
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
                 // The receiver closed a kept connection while the request was under way. A receiver may do so at any
