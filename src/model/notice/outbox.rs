@@ -98,15 +98,15 @@ impl RecipientQueue {
         PAUSES[0].saturating_mul(1 << self.failures.saturating_sub(1).min(10)).min(PAUSES[1])
     }
 
-    /// Drops the alerts that are older than a day. An alert that is still open stays.
-    fn drop_old(&mut self, now_ms: i64) {
+    /// Drops those of the first `count` alerts that are older than a day. An alert that is still open stays.
+    fn drop_old(&mut self, count: usize, now_ms: i64) {
         let is_over_later = |at: usize| {
             let later = self.notices[at + 1..].iter().filter(|later| later.state == AlertPhase::Over);
             later.into_iter().any(|later| later.is_of(&self.notices[at]))
         };
         let stays = |(at, notice): (usize, &Notice)| {
             let is_open = notice.state == AlertPhase::Open && !is_over_later(at);
-            is_open || !passed(notice.at_ms, PATIENCE, now_ms)
+            at >= count || is_open || !passed(notice.at_ms, PATIENCE, now_ms)
         };
         let mut stays = self.notices.iter().enumerate().map(stays).collect::<Vec<_>>().into_iter();
         self.notices.retain(|_| stays.next().unwrap_or(true));
@@ -187,8 +187,9 @@ impl AlertQueue {
         reason.clone_into(&mut waiting.reason);
         let before = waiting.notices.len();
         let is_alone = is_refused && tried == 1;
-        if is_alone || now_ms - waiting.failing_ms >= PATIENCE.as_millis() as i64 {
-            waiting.drop_old(now_ms);
+        let fails_long = now_ms - waiting.failing_ms >= PATIENCE.as_millis() as i64;
+        if is_alone || fails_long {
+            waiting.drop_old(if fails_long { before } else { 1 }, now_ms);
         }
         let dropped = before - waiting.notices.len();
         waiting.dropped += dropped as u64;

@@ -103,7 +103,7 @@ impl ConsumerState {
                     StoreError::Moving(_) => lane.settle_trouble.pause_for(&e),
                     _ => lane.settle_trouble.pause_after(&format_args!("cannot settle: {e}")),
                 };
-                lane.put_off(unsettled, now + pause);
+                lane.put_off(unsettled, now + pause, now);
             }
         }
         if let Some(lease) = &lease {

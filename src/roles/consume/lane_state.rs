@@ -172,11 +172,13 @@ impl LaneState {
         self.unsettled.push(settlement);
     }
 
-    /// Takes outcomes that the store did not take. They are tried again at `until`.
-    pub(super) fn put_off(&mut self, settlements: Vec<Settlement>, until: Instant) {
+    /// Takes outcomes that the store did not take. They are tried again at `until`, or earlier with those that wait
+    /// already.
+    pub(super) fn put_off(&mut self, settlements: Vec<Settlement>, until: Instant, now: Instant) {
         if !settlements.is_empty() {
             self.put_off.extend(settlements);
-            self.put_off_until = Some(until);
+            let planned = self.put_off_until.filter(|at| *at > now);
+            self.put_off_until = Some(planned.map_or(until, |at| at.min(until)));
         }
     }
 

@@ -104,8 +104,8 @@ impl HeldTurn {
         is_noted
     }
 
-    /// Notes on the disk that the file is in place. Forgets what is noted about the log, because that log belongs to the
-    /// old file.
+    /// Removes the note from the disk, because the new file is in place. Forgets what is noted about the log, because that
+    /// log belongs to the old file.
     pub fn end_replacement(&self) -> io::Result<()> {
         self.turn.lock.write_all_at(&[LogNote::None as u8], 0)?;
         let note = replacement_note(&self.database);
