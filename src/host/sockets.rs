@@ -32,7 +32,8 @@ pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListen
 
 /// Makes the system ask the other side of a silent connection from time to time whether it is still there. If its machine
 /// is gone, the connection ends with an error after two minutes. Otherwise a client that waits for a job and has lost its
-/// power would keep its place for ever, and would get a job.
+/// power would keep its place for ever, and would get a job. (If something was just sent to the client, the system tries
+/// to send it again and asks nothing. Then the connection ends after some 15 minutes.)
 pub fn find_lost_clients(connection: &impl AsFd) -> io::Result<()> {
     setsockopt(connection, sockopt::KeepAlive, &true)?;
     setsockopt(connection, sockopt::TcpKeepIdle, &60)?;

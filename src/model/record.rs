@@ -80,6 +80,11 @@ pub struct JobRecord {
 pub const NOTE_NUMBER: u32 = 0;
 
 impl JobRecord {
+    /// Removes what receivers answered.
+    pub fn remove_answers(&mut self) {
+        self.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
+    }
+
     /// Returns why the job was removed, if there is a note about it.
     pub fn note(&self) -> Option<&str> {
         let last = self.attempts_log.last().filter(|last| last.number == NOTE_NUMBER)?;
@@ -124,8 +129,6 @@ pub struct RecordFilter {
     /// The last answer, or the error of the last attempt, contains this text. If the record has a note, the note is
     /// searched instead. Upper and lower case make no difference.
     pub text: Option<String>,
-    /// If true, `text` is not searched in answers. The caller must not see answers.
-    pub hides_answers: bool,
     /// A tag of the job.
     pub tag: Option<Tag>,
 }
@@ -136,8 +139,7 @@ impl RecordFilter {
         let last = record.attempts_log.last();
         let has = |text: &String| {
             let text = folded(text);
-            let answer = |a: &Attempt| !self.hides_answers && folded(&a.answer).contains(&text);
-            last.is_some_and(|a| answer(a) || folded(&a.error).contains(&text))
+            last.is_some_and(|a| folded(&a.answer).contains(&text) || folded(&a.error).contains(&text))
         };
         self.id_prefix.as_ref().is_none_or(|prefix| record.key.id.as_str().starts_with(prefix))
             && self.ending.is_none_or(|ending| record.ending == ending)
@@ -211,7 +213,6 @@ mod tests {
             until_ms: Some(2_001),
             status: Some(503),
             text: Some("later".into()),
-            hides_answers: false,
             tag: Some(Tag::new("shop:7").unwrap()),
         };
         assert!(all.admits(&record()) && RecordFilter::default().admits(&record()));
@@ -222,7 +223,6 @@ mod tests {
             RecordFilter { until_ms: Some(2_000), ..all.clone() },
             RecordFilter { status: Some(200), ..all.clone() },
             RecordFilter { text: Some("never".into()), ..all.clone() },
-            RecordFilter { hides_answers: true, ..all.clone() },
             RecordFilter { tag: Some(Tag::new("shop").unwrap()), ..all.clone() },
         ];
         assert!(others.iter().all(|filter| !filter.admits(&record())));

@@ -10,6 +10,7 @@ use model::bulk::{
 };
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::letters::RedrivePace;
+use model::record::JobRecord;
 use store::{
     Added, DeadLetterKey, DeadLetterSelection, Direction, HELD_MS, ListedChangeGoal, ListedChangeResult,
     ListedJob, ListedJobChange, Result, Store, StoreError,
@@ -29,6 +30,7 @@ const COUNTS: Duration = Duration::from_millis(100);
 pub struct BulkRun {
     topic: TopicName,
     operation: BulkOperation,
+    hides_answers: bool,
     walk: BulkWalk,
 }
 
@@ -41,6 +43,7 @@ impl BulkRun {
         BulkRun {
             topic: request.topic.clone(),
             operation: request.operation,
+            hides_answers: request.hides_answers,
             walk: BulkWalk::new(request, number, started_ms),
         }
     }
@@ -59,7 +62,7 @@ impl BulkRun {
         if before.is_looked {
             return Ok(after);
         }
-        match (self.operation, self.walk.leg(before.leg)) {
+        match (self.operation, self.walk.leg(before.leg, before.planned_in)) {
             (BulkOperation::Replay, _) => self.look_at_records(store, &mut after, limit)?,
             (_, Some(leg)) => self.look_at_jobs(store, leg, &mut after, limit, now_ms)?,
             (_, None) => after.is_looked = true,
@@ -108,7 +111,7 @@ impl BulkRun {
         }
         if is_over {
             (progress.leg, progress.cursor) = (progress.leg + 1, None);
-            progress.is_looked = !self.walk.has_leg(progress.leg, progress.planned_in);
+            progress.is_looked = self.walk.leg(progress.leg, progress.planned_in).is_none();
         }
         Ok(())
     }
@@ -132,9 +135,12 @@ impl BulkRun {
                 store.records_after(&self.topic, *order_ms, JobId::new(id.clone()).ok().as_ref())?
             }
         };
-        let page = store.list_records(&self.topic, cursor.as_deref(), limit)?;
+        let mut page = store.list_records(&self.topic, cursor.as_deref(), limit)?;
         if !page.away.is_empty() {
             return Err(StoreError::NodeDown(page.away.join(", ")));
+        }
+        if self.hides_answers {
+            page.records.iter_mut().for_each(JobRecord::remove_answers);
         }
         let mut is_over = page.next.is_none() || page.records.is_empty();
         for record in &page.records {
@@ -174,8 +180,7 @@ impl BulkRun {
             progress = self.look(store, &progress, self.page(RATE_MAX), now_ms)?;
             matched += progress.plan.len() as u64;
             // Nothing is changed, so the repeated legs would find the same jobs.
-            progress.is_looked |=
-                self.operation != BulkOperation::Replay && self.walk.is_repeated(progress.leg);
+            progress.is_looked |= self.walk.is_repeated(progress.leg);
         }
         progress.plan.clear();
         Ok((progress, matched))
@@ -215,7 +220,7 @@ impl BulkRun {
         for changed in store.change_listed(&self.topic, &changes) {
             match changed? {
                 ListedChangeResult::Done | ListedChangeResult::Already => counts.changed += 1,
-                // The next round of a cancel finds the job if it is still there.
+                // A later round of the cancel visits the job again, if the job was not replaced.
                 ListedChangeResult::Differs if self.walk.has_rounds() => {}
                 ListedChangeResult::NotFound | ListedChangeResult::Differs if is_again => counts.unclear += 1,
                 ListedChangeResult::NotFound | ListedChangeResult::Differs => counts.skipped += 1,

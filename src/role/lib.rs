@@ -364,6 +364,15 @@ impl TroubleLog {
         Self::WAIT
     }
 
+    /// Notes that the store has failed. `what` says what this process cannot do, such as "cannot lease". Returns the pause
+    /// before the next try.
+    pub fn pause_after_store(&mut self, what: &str, error: &StoreError) -> Duration {
+        match error {
+            StoreError::Moving(_) => self.pause_for(error),
+            _ => self.pause_after(&format_args!("{what}: {error}")),
+        }
+    }
+
     fn note(&mut self, message: String, is_error: bool) {
         if self.current.as_ref().is_some_and(|c| c.message == message) {
             return;

@@ -95,6 +95,7 @@ fn not_sent(error: &Error) -> AlertSendError {
     // The text may contain the answer of a server, and so have any length.
     let text = Excerpt(text).to_string();
     match error.status() {
+        Some(_) if error.is_permanent() => AlertSendError::Refused(text),
         Some(_) => AlertSendError::Message(text),
         None => AlertSendError::Server(text),
     }

@@ -50,7 +50,7 @@ impl Webhook {
     /// Sends a message.
     pub fn send(&self, message: &Message) -> Result<(), AlertSendError> {
         let body = match &self.template {
-            Some(template) => template.render(message, &self.zone).map_err(AlertSendError::Message)?,
+            Some(template) => template.render(message, &self.zone).map_err(AlertSendError::Refused)?,
             None => plain(message, &self.zone),
         };
         // The URL may be a secret, so an error must not show it.
@@ -71,6 +71,8 @@ impl Webhook {
         let _ = response.body_mut().as_reader().take(ANSWER_MAX).read_to_end(&mut bytes);
         match refusal(status, &bytes) {
             None => Ok(()),
+            // 400, 413 and 422 are about the request. A chat service answers with 200 and a code of its own.
+            Some(why) if matches!(status, 200..300 | 400 | 413 | 422) => Err(AlertSendError::Refused(why)),
             Some(why) => Err(AlertSendError::Message(why)),
         }
     }

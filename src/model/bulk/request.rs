@@ -135,7 +135,6 @@ impl BulkFilter {
             until_ms: self.until_ms,
             status: self.status,
             text: self.text.clone(),
-            hides_answers: false,
             tag: self.tag(),
         }
     }

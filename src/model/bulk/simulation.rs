@@ -170,9 +170,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> SimulatedStore {
         if dies_at != usize::MAX {
             continue;
         }
-        let Some(way) = walk.leg(leg).filter(|_| cursor.is_some() || walk.has_leg(leg, planned_in)) else {
-            return world;
-        };
+        let Some(way) = walk.leg(leg, planned_in) else { return world };
         let (page, end) = world.list(way, cursor.as_ref(), 7);
         let (mut next, mut is_over) = (Vec::new(), end.is_none());
         for job in page.into_iter().map(|n| &world.jobs[n]) {

@@ -72,7 +72,7 @@ pub struct BulkWalk {
     jobs: JobFilter,
     records: RecordFilter,
     legs: Vec<WalkLeg>,
-    /// How many legs the first round has. The later legs repeat these legs (see [`BulkWalk::has_leg`]).
+    /// How many legs the first round has. The later legs repeat these legs (see [`BulkWalk::leg`]).
     first_legs: usize,
 }
 
@@ -115,18 +115,11 @@ impl BulkWalk {
             operation: request.operation,
             number,
             started_ms,
-            records: RecordFilter { hides_answers: request.hides_answers, ..request.filter.records() },
+            records: request.filter.records(),
             jobs,
             legs,
             first_legs,
         }
-    }
-
-    /// Returns whether the walk still needs this leg. `took_in` is the last leg in which the operation took a job. A
-    /// cancel ends after the delayed jobs, if the legs of a whole round have found no job.
-    pub fn has_leg(&self, leg: usize, took_in: usize) -> bool {
-        let is_found = leg > self.first_legs && leg % ROUND == 1 && leg > took_in + ROUND;
-        leg < self.legs.len() && !is_found
     }
 
     /// Whether the walk visits jobs again and again, until it finds none.
@@ -134,15 +127,17 @@ impl BulkWalk {
         self.legs.len() > self.first_legs
     }
 
-    /// Whether the jobs of a leg were visited before.
+    /// Whether the jobs of a leg were visited before. (The first leg is never repeated, also that of a replay.)
     pub fn is_repeated(&self, leg: usize) -> bool {
-        leg >= self.first_legs
+        leg > 0 && leg >= self.first_legs
     }
 
-    /// Returns a leg. None: there are no more legs. (The walk of a replay has no legs. The one leg of a replay is
-    /// `RECORDS_LEG`.)
-    pub fn leg(&self, number: usize) -> Option<WalkLeg> {
-        self.legs.get(number).copied()
+    /// Returns a leg. `planned_in` is the last leg in which a change was planned. None: there are no more legs. A cancel
+    /// ends after the delayed jobs, if the legs of a whole round have found no job. (The walk of a replay has no legs. The
+    /// one leg of a replay is `RECORDS_LEG`.)
+    pub fn leg(&self, number: usize, planned_in: usize) -> Option<WalkLeg> {
+        let is_over = number > self.first_legs && number % ROUND == 1 && number > planned_in + ROUND;
+        self.legs.get(number).copied().filter(|_| !is_over)
     }
 
     /// Decides what happens to a job. `now_ms` is the time of this host.
@@ -265,7 +260,7 @@ mod tests {
         let request =
             BulkRequest { topic, operation: BulkOperation::Redrive, filter, rate: 1, hides_answers: false };
         let walk = BulkWalk::new(&request, 1, 5_000);
-        let leg = walk.leg(0).unwrap();
+        let leg = walk.leg(0, 0).unwrap();
         let headers = Headers::default();
         let dead = |died_ms, stamp_us| VisitedJob {
             id: "i",

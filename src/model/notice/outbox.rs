@@ -100,16 +100,13 @@ impl RecipientQueue {
 
     /// Drops those of the first `count` alerts that are older than a day. An alert that is still open stays.
     fn drop_old(&mut self, count: usize, now_ms: i64) {
-        let is_over_later = |at: usize| {
-            let later = self.notices[at + 1..].iter().filter(|later| later.state == AlertPhase::Over);
-            later.into_iter().any(|later| later.is_of(&self.notices[at]))
+        let is_old = |at: &usize| {
+            let (notice, later) = (&self.notices[*at], &self.notices[at + 1..]);
+            let is_over = later.iter().any(|later| later.state == AlertPhase::Over && later.is_of(notice));
+            (notice.state != AlertPhase::Open || is_over) && passed(notice.at_ms, PATIENCE, now_ms)
         };
-        let stays = |(at, notice): (usize, &Notice)| {
-            let is_open = notice.state == AlertPhase::Open && !is_over_later(at);
-            at >= count || is_open || !passed(notice.at_ms, PATIENCE, now_ms)
-        };
-        let mut stays = self.notices.iter().enumerate().map(stays).collect::<Vec<_>>().into_iter();
-        self.notices.retain(|_| stays.next().unwrap_or(true));
+        let old: Vec<usize> = (0..count).filter(is_old).collect();
+        old.into_iter().rev().for_each(|at| drop(self.notices.remove(at)));
     }
 
     fn is_due(&self, pace: MessageTiming, now_ms: i64) -> bool {

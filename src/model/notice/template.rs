@@ -129,7 +129,7 @@ fn no_tags(text: &str) -> String {
 }
 
 /// Makes messages of all kinds. Only alerts about dead letters have jobs. Such an alert may also have no jobs.
-fn samples() -> [Message; 4] {
+fn samples() -> [Message; 5] {
     let without_jobs = |state| {
         let mut message = sample(state);
         message.notices[0].jobs.clear();
@@ -137,7 +137,8 @@ fn samples() -> [Message; 4] {
     };
     let mut several = sample(AlertPhase::Event);
     several.notices.extend(without_jobs(AlertPhase::Event).notices);
-    [without_jobs(AlertPhase::Open), without_jobs(AlertPhase::Over), sample(AlertPhase::Event), several]
+    let [open, over, event] = [AlertPhase::Open, AlertPhase::Over, AlertPhase::Event].map(without_jobs);
+    [open, over, event, sample(AlertPhase::Event), several]
 }
 
 /// Makes a message with all kinds of text that may break the output of a template.
@@ -217,6 +218,7 @@ mod tests {
             ("{{ text | nofilter }}", "nofilter"),
             // Most alerts have no jobs.
             ("{% for a in alerts %}{{ a.jobs[0].id }}{% endfor %}", "undefined"),
+            ("{% if alerts[0].state == \"event\" %}{{ alerts[0].jobs[0].id }}{% endif %}", "undefined"),
         ] {
             let said = AlertTemplate::parse(text).expect_err(text);
             assert!(said.contains(why), "{text}: {said}");

@@ -212,12 +212,7 @@ impl Broker {
         match failed {
             None => (lane.failing, _) = (None, lane.trouble.end()),
             Some(e) => {
-                let pause = match e {
-                    StoreError::Moving(_) => lane.trouble.pause_for(&e),
-                    _ => {
-                        lane.trouble.pause_after(&format_args!("cannot lease for clients that reserve: {e}"))
-                    }
-                };
+                let pause = lane.trouble.pause_after_store("cannot lease for clients that reserve", &e);
                 lane.failing = Some((now + pause, e));
             }
         }

@@ -103,11 +103,6 @@ fn size(record: &JobRecord) -> usize {
     record.body.as_ref().map_or(0, |body| body.as_str().len()) + log.sum::<usize>()
 }
 
-/// Removes what receivers answered.
-fn without_answers(record: &mut JobRecord) {
-    record.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
-}
-
 /// Returns the store's cursor for a topic. With it, a search continues after the record `last`.
 fn start(
     store: &mut dyn Store,
@@ -169,7 +164,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
         found.looked_at += 1;
         last = Some((record.order_ms, record.key.topic.clone(), record.key.id.clone()));
         if !stream.topic.sees_answers {
-            without_answers(&mut record);
+            record.remove_answers();
         }
         if filter.admits(&record) {
             bytes += size(&record);
@@ -199,7 +194,7 @@ fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -
 pub(super) fn of_id(store: &mut dyn Store, key: &JobKey, sees_answers: bool) -> Result<Vec<JobRecord>> {
     let mut records = store.records(key)?;
     if !sees_answers {
-        records.iter_mut().for_each(without_answers);
+        records.iter_mut().for_each(JobRecord::remove_answers);
     }
     Ok(records)
 }

@@ -94,15 +94,13 @@ impl ConsumerState {
             return Ok(());
         };
         lane.note_unanswered(unanswered, now);
+        let has_settled = not_settled.is_none();
         match not_settled {
             None if lane.has_put_off() => {}
             None => lane.settle_trouble.end(),
             Some(e @ StoreError::Gone(_)) => return Err(e),
             Some(e) => {
-                let pause = match e {
-                    StoreError::Moving(_) => lane.settle_trouble.pause_for(&e),
-                    _ => lane.settle_trouble.pause_after(&format_args!("cannot settle: {e}")),
-                };
+                let pause = lane.settle_trouble.pause_after_store("cannot settle", &e);
                 lane.put_off(unsettled, now + pause, now);
             }
         }
@@ -116,13 +114,12 @@ impl ConsumerState {
         self.pass_on_lost(number, lease.as_ref(), failed.is_some() && batch.jobs.is_empty());
         let lane = &mut self.lanes[number];
         match failed {
+            // An exchange without a lease shows that the store works only if it has settled everything.
+            None if lease.is_none() && !has_settled => {}
             None => lane.trouble.end(),
             Some(e @ StoreError::Gone(_)) => return Err(e),
             Some(e) => {
-                let pause = match e {
-                    StoreError::Moving(_) => lane.trouble.pause_for(&e),
-                    _ => lane.trouble.pause_after(&format_args!("cannot lease: {e}")),
-                };
+                let pause = lane.trouble.pause_after_store("cannot lease", &e);
                 lane.exchange = ExchangeState::Paused { until: now + pause };
                 self.holds.note_store_down(number, now + pause);
                 // The lane searches again for the jobs that the lease should have brought. If no job came, this process

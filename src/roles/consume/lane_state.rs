@@ -369,6 +369,8 @@ fn is_enough(unsettled: usize, flying: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::job::{JobId, JobKey};
+    use store::{Outcome, Token};
 
     #[test]
     fn outcomes_are_sent_when_half_of_the_callbacks_have_ended() {
@@ -380,5 +382,27 @@ mod tests {
         for (unsettled, flying) in [(1, 2), (15, 17), (lane::BATCH - 1, 4096)] {
             assert!(!is_enough(unsettled, flying), "{unsettled} {flying}");
         }
+    }
+
+    #[test]
+    fn the_rest_has_new_outcomes_and_those_that_were_put_off() {
+        let now = Instant::now();
+        let settlement = |number: usize| Settlement {
+            key: JobKey {
+                topic: TopicName::new("t").unwrap(),
+                id: JobId::new(format!("j{number}")).unwrap(),
+            },
+            token: Token(number.to_string().into_bytes().into()),
+            outcome: Outcome::Ack,
+            attempt: None,
+        };
+        let mut lane = LaneState::new(now);
+        (0..lane::BATCH).for_each(|number| lane.add_settlement(settlement(number), now));
+        lane.put_off(vec![settlement(lane::BATCH)], now + GATHER, now);
+        assert!(!lane.is_drained());
+        let rest = lane.take_rest();
+        assert_eq!(rest.iter().map(Vec::len).collect::<Vec<_>>(), [lane::BATCH, 1]);
+        assert_eq!(rest[1], [settlement(lane::BATCH)]);
+        assert!(lane.take_rest().is_empty() && lane.next(true, now).is_none());
     }
 }

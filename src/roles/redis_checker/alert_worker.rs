@@ -306,7 +306,7 @@ impl AlertWorker {
             }
             Err(e) => {
                 log::warn!("cannot send alerts to {shown}: {} (dq tries again)", Excerpt(&e));
-                let given_up = outbox.failed(&to, &e.to_string(), !e.is_of_server(), now_ms());
+                let given_up = outbox.failed(&to, &e.to_string(), e.is_refusal(), now_ms());
                 if given_up > 0 {
                     log::error!("{given_up} alerts to {shown} were dropped after a day: {}", Excerpt(&e));
                 }

@@ -142,10 +142,7 @@ impl LaneWorker {
                 // The spool's file was removed or replaced. This process has the old file open, so it ends. The next
                 // process opens the new file.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
-                Err(e @ StoreError::Moving(_)) => Some(Instant::now() + self.trouble.pause_for(&e)),
-                Err(e) => {
-                    Some(Instant::now() + self.trouble.pause_after(&format_args!("cannot move jobs: {e}")))
-                }
+                Err(e) => Some(Instant::now() + self.trouble.pause_after_store("cannot move jobs", &e)),
             };
             *lock(&self.busy_since) = None;
             let next = again.unwrap_or(announced + longest);
