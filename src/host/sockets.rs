@@ -1,4 +1,4 @@
-//! Binds listening sockets. They belong to dq-master, and children get copies.
+//! Binds listening sockets. They belong to dq-master, and children get copies. Also sets an option of connections.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
