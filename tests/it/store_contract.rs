@@ -571,6 +571,33 @@ fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
     assert_eq!(counts(&mut *s, "t"), [0, jobs as u64, 0, 0]);
 }
 
+fn a_topic_with_very_many_due_jobs_delays_no_other<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let at = now_ms() + 500;
+    let jobs =
+        |topic: &str, n: usize, at| (0..n).map(move |i| job(topic, &i.to_string(), Due::At(at))).collect();
+    let (flood, others): (Vec<_>, Vec<_>) =
+        (jobs("flood", 100 * F::SHARDS, at), ["a", "b", "c"].map(|t| jobs(t, 1, at + 1)).concat());
+    add(&mut *s, &flood);
+    add(&mut *s, &others);
+    sleep_past(at + 1);
+    let first = s.promote(20).unwrap();
+    assert!(
+        first.jobs >= 20 && first.next_ms == Some(at),
+        "the rest goes to the topic with many jobs: {first:?}"
+    );
+    assert_eq!(["a", "b", "c"].map(|t| counts(&mut *s, t)), [[0, 1, 0, 0]; 3]);
+    // So does a number of topics that is larger than the batch.
+    let at = now_ms() + 2000;
+    let backlog: Vec<_> = (0..150).flat_map(|t| jobs(&format!("flood{t}"), 2 * F::SHARDS, at)).collect();
+    add(&mut *s, &backlog);
+    add(&mut *s, &jobs("d", 1, at + 1));
+    while s.promote(100).unwrap().jobs > 0 {}
+    sleep_past(at + 1);
+    s.promote(10).unwrap();
+    assert_eq!(counts(&mut *s, "d"), [0, 1, 0, 0]);
+}
+
 fn an_id_that_is_taken_goes_by_on_conflict<F: Fixture>(f: &F) {
     let mut s = f.open();
     let with = |on_conflict, body: &str, due| NewJob {
@@ -2135,6 +2162,7 @@ contract! {
     a_job_that_is_added_late_is_due_from_its_add
     no_job_is_promoted_early_and_none_is_forgotten
     a_promotion_is_bounded_and_tells_when_to_come_again
+    a_topic_with_very_many_due_jobs_delays_no_other
     an_id_that_is_taken_goes_by_on_conflict
     an_add_tells_when_the_job_is_due
     a_replacement_resets_the_attempts

@@ -1,6 +1,7 @@
 //! The steps of a job to its delivery: promote, settle, expire, hand back. (Leasing is in `lease_rows`.) Each function
 //! does the part of a transaction for one job, or for one bounded batch.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, params};
@@ -18,44 +19,68 @@ use model::record::Ending;
 /// because the job itself may kill the consumers.
 const CRASHES_FORGIVEN: u32 = 3;
 
-/// Promotes up to `limit` due jobs, topic by topic. The topic with the earliest due time comes first. Jobs of the
-/// topics in `spread` that were not promoted because of an outage get a later due time instead.
+/// Promotes up to `limit` due jobs. Each due topic gets an equal share, so that a topic with very many due jobs does not
+/// delay the others. What these leave over goes to the topics with more due jobs; the earliest due time comes first.
+/// Jobs of the topics in `spread` that were not promoted because of an outage get a later due time instead.
 pub(super) fn promote(
     w: &mut WriteTransaction<'_>,
     limit: usize,
     spread: &[(TopicName, Duration)],
 ) -> rusqlite::Result<(PromotionResult, SpreadCounts)> {
     let now_ms = w.now_ms();
-    let mut due_topics =
+    let mut due =
         w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
             .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
-            .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?
-            .into_iter();
-    let (mut left, mut rescheduled) = (limit, SpreadCounts::new());
-    while left > 0
-        && let Some((tid, name)) = due_topics.next()
-    {
-        if let Some((_, span)) = spread.iter().find(|(topic, _)| *topic == name) {
-            let moved = spread_out(w, tid, *span, left)?;
-            left -= moved;
-            rescheduled.extend((moved > 0).then_some((name, moved)));
-        }
-        let moved =
-            w.db.prepare_cached(
-                "UPDATE job SET state = 2 WHERE seq IN
-                 (SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)",
-            )?
-            .execute(params![tid, now_ms, left as i64])?;
-        if moved > 0 {
-            w.moved_many(tid, Some(State::Delayed), Some((State::Ready, now_ms)), moved as i64);
-        }
-        left -= moved;
-        w.db.prepare_cached(
-            "UPDATE topic SET next_due_ms = (SELECT min(at_ms) FROM job WHERE tid = ?1 AND state = 1) WHERE tid = ?1",
-        )?
-        .execute([tid])?;
+            .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?;
+    if due.len() > limit {
+        // Half of the topics have waited longest. The other half have no backlog, because they became due last.
+        due.drain(limit / 2..due.len() - limit.div_ceil(2));
     }
-    Ok((PromotionResult { jobs: limit - left, next_ms: browse::next_due(w.db)? }, rescheduled))
+    let share = limit / due.len().max(1);
+    let (mut left, mut spread_jobs) = (limit, BTreeMap::new());
+    for is_last_round in [false, true] {
+        let mut have_more = Vec::new();
+        for (tid, name) in due {
+            if left == 0 {
+                break;
+            }
+            let most = if is_last_round { left } else { share };
+            let mut moved = 0;
+            if let Some((_, span)) = spread.iter().find(|(topic, _)| *topic == name) {
+                moved = spread_out(w, tid, *span, most)?;
+                if moved > 0 {
+                    *spread_jobs.entry(name.clone()).or_default() += moved;
+                }
+            }
+            moved += promote_topic(w, tid, most - moved)?;
+            left -= moved;
+            if moved == most {
+                have_more.push((tid, name));
+            }
+        }
+        due = have_more;
+    }
+    let result = PromotionResult { jobs: limit - left, next_ms: browse::next_due(w.db)? };
+    Ok((result, spread_jobs.into_iter().collect()))
+}
+
+/// Promotes up to `limit` due jobs of one topic. Returns how many there were.
+fn promote_topic(w: &mut WriteTransaction<'_>, tid: i64, limit: usize) -> rusqlite::Result<usize> {
+    let now_ms = w.now_ms();
+    let moved =
+        w.db.prepare_cached(
+            "UPDATE job SET state = 2 WHERE seq IN
+             (SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)",
+        )?
+        .execute(params![tid, now_ms, limit as i64])?;
+    if moved > 0 {
+        w.moved_many(tid, Some(State::Delayed), Some((State::Ready, now_ms)), moved as i64);
+    }
+    w.db.prepare_cached(
+        "UPDATE topic SET next_due_ms = (SELECT min(at_ms) FROM job WHERE tid = ?1 AND state = 1) WHERE tid = ?1",
+    )?
+    .execute([tid])?;
+    Ok(moved)
 }
 
 /// Sets a new due time for up to `limit` jobs that have been due for more than `OUTAGE`. The new due times are random,

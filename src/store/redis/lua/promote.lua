@@ -1,6 +1,7 @@
 --@ use clock fence bells scores numbered places
--- Makes due jobs ready, topic by topic, in the order of their next due times. Jobs that have been due for very long
--- because of an outage can get a later due time instead.
+-- Makes due jobs ready. Each due topic gets an equal share, so that a topic with very many due jobs does not delay the
+-- others. What these leave over goes to the topics with more due jobs; the earliest due time comes first. Jobs that have
+-- been due for very long because of an outage can get a later due time instead.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 how many topics at most
@@ -43,14 +44,14 @@ local function spread_out(topic, delayed, span, most)
   return n
 end
 
-for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
-  if left == 0 then break end
-  local delayed = base .. 'd:' .. topic
-  if spans[topic] then
-    local n = spread_out(topic, delayed, spans[topic], left)
-    left, jobs = left - n, jobs + n
+-- Moves at most `most` due jobs of a topic. Returns how many there were.
+local function promote(topic, most)
+  local delayed, moved = base .. 'd:' .. topic, 0
+  if spans[topic] then moved = spread_out(topic, delayed, spans[topic], most) end
+  local found = {}
+  if moved < most then
+    found = call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, most - moved, 'WITHSCORES')
   end
-  local found = call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, left, 'WITHSCORES')
   local n = #found / 2
   if n == 0 then
     -- A removal comes first: see moves.
@@ -73,9 +74,30 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
     call('ZADD', base .. 'r:' .. topic, unpack(found))
     if queued[1] then queue(topic, queued) end
     ring(topic)
-    left, jobs = left - n, jobs + n
   end
   call('ZADD', base .. 'due', call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or 'inf', topic)
+  return moved + n
+end
+
+local most_topics = math.min(left, tonumber(ARGV[2]))
+local topics = call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE', 'LIMIT', 0, most_topics)
+if #topics == most_topics and most_topics > 1 then
+  -- Half of the topics have waited longest. The other half have no backlog, because they became due last.
+  local half = math.floor(most_topics / 2)
+  local latest = call('ZRANGE', base .. 'due', until_now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half)
+  for i, topic in ipairs(latest) do topics[most_topics - half + i] = topic end
+end
+local share = math.floor(left / math.max(#topics, 1))
+local have_more = {}
+for _, topic in ipairs(topics) do
+  local moved = promote(topic, share)
+  left, jobs = left - moved, jobs + moved
+  if moved == share then have_more[#have_more + 1] = topic end
+end
+for _, topic in ipairs(have_more) do
+  if left == 0 then break end
+  local moved = promote(topic, left)
+  left, jobs = left - moved, jobs + moved
 end
 local first = call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2]
 return { jobs, first and first ~= 'inf' and (from_delayed(tonumber(first))) or -1, now, call('EXISTS', base .. 'out'), unpack(spread) }
