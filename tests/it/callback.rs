@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::certificates::{certificates, self_signed};
 use crate::support::raw::{Line, Raw, read_request};
-use delivery::callback::{Caller, Delivery, Verdict};
+use delivery::callback::{Call, Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::job::{Body, JobId, JobKey, TopicName};
 use model::settings::{CallbackSettings, GuardLevel, TlsClientSettings};
@@ -358,6 +358,30 @@ fn the_second_try_has_only_what_is_left_of_the_time() {
     // If the second try had the full time again, it would take 3.5 s.
     assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(3400), "{took:?}");
     assert_eq!(sink.requests().len(), 3);
+}
+
+#[test]
+fn a_call_that_waited_longer_than_its_timeout_is_not_sent() {
+    let sink = good();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let topic = Arc::new(topic(&sink.url()));
+    let caller = caller();
+    // The process of the second call was stopped before it could begin.
+    for waited in [Duration::from_secs(1), topic.timeout] {
+        let sender = sender.clone();
+        caller.begin(vec![Call {
+            topic: Arc::clone(&topic),
+            delivery: delivery("{}"),
+            is_test: false,
+            began: Instant::now().checked_sub(waited).unwrap(),
+            on_completion: Box::new(move |call| sender.send(call.verdict).unwrap()),
+        }]);
+    }
+    let mut verdicts: Vec<Verdict> = (0..2).map(|_| ended.recv_timeout(topic.timeout * 3).unwrap()).collect();
+    verdicts.sort_by_key(|verdict| *verdict != Verdict::Accepted);
+    assert_eq!(verdicts[0], Verdict::Accepted);
+    assert!(matches!(verdicts[1], Verdict::Failed { .. }), "{verdicts:?}");
+    assert_eq!(sink.requests().len(), 1);
 }
 
 #[test]

@@ -78,9 +78,15 @@ impl CallContext {
         self.idle.purge() || self.flying.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes one delivery.
-    pub(super) async fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> CompletedCall {
-        let (started, began_us) = (Instant::now(), now_us());
+    /// Makes one delivery. The timeout of the topic counts from `started`.
+    pub(super) async fn make(
+        &self,
+        topic: &Topic,
+        delivery: &Delivery,
+        is_test: bool,
+        started: Instant,
+    ) -> CompletedCall {
+        let began_us = now_us();
         let mut seen = is_test.then(Box::<CallTranscript>::default);
         let answer = self.request(topic, delivery, &mut seen, started, began_us).await;
         let took = started.elapsed();

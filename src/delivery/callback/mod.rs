@@ -105,6 +105,9 @@ pub struct Call {
     pub delivery: Delivery,
     /// Whether it is a test. The receiver then gets `dq-test: 1`.
     pub is_test: bool,
+    /// When the timeout of the topic begins. If it has passed before the request can be sent (because the process was
+    /// stopped), the request is not sent.
+    pub began: std::time::Instant,
     /// Called when the call has ended.
     pub on_completion: OnCompletion,
 }
@@ -169,7 +172,7 @@ impl Caller {
         });
         let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
         let (number, patience) = (delivery.attempt, topic.timeout + PATIENCE);
-        self.begin(vec![Call { topic, delivery, is_test, on_completion }]);
+        self.begin(vec![Call { topic, delivery, is_test, began: std::time::Instant::now(), on_completion }]);
         ended.recv_timeout(patience).unwrap_or_else(|_| aborted_call(number, "the call did not end"))
     }
 
@@ -220,10 +223,10 @@ async fn make_all(calls: &Arc<CallContext>, mut asked: UnboundedReceiver<Vec<Cal
 }
 
 async fn make_one(calls: Arc<CallContext>, call: Call) {
-    let Call { topic, delivery, is_test, on_completion } = call;
+    let Call { topic, delivery, is_test, began, on_completion } = call;
     let _flying = calls.begin();
     let mut guard = CompletionGuard { on_completion: Some(on_completion), number: delivery.attempt };
-    let ended = calls.make(&topic, &delivery, is_test).await;
+    let ended = calls.make(&topic, &delivery, is_test, began).await;
     if let Some(on_completion) = guard.on_completion.take() {
         on_completion(ended);
     }

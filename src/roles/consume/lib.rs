@@ -161,7 +161,7 @@ impl Consumer {
         self.dispatcher.begin_callbacks(|callback| {
             let secret = lanes[callback.lane].secret.as_ref();
             let url = ack_url(base, secret, &callback.topic, &callback.leased);
-            workers.call(&callback.topic, &callback.leased, url);
+            workers.call(&callback.topic, &callback.leased, callback.began, url);
         });
         self.workers.begin();
         for (lane, order) in self.dispatcher.take_orders() {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use jiff::tz::TimeZone;
 
@@ -64,7 +65,13 @@ impl Workers {
 
     /// Adds a call. The next [`Workers::begin`] begins it. The caller ensures that there are never more than
     /// `consume.concurrency` calls.
-    pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &LeasedJob, ack_url: Option<String>) {
+    pub(super) fn call(
+        &mut self,
+        topic: &Arc<Topic>,
+        leased: &LeasedJob,
+        began: Instant,
+        ack_url: Option<String>,
+    ) {
         let delivery = Delivery {
             key: leased.key.clone(),
             body: leased.body.clone(),
@@ -78,7 +85,7 @@ impl Workers {
         let (shared, token) = (Arc::clone(&self.shared), leased.token.clone());
         let (name, expected_us) = (leased.key.topic.clone(), expected_us(leased));
         let on_completion = Box::new(move |ended| shared.record_end(token, &name, expected_us, ended));
-        self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, on_completion });
+        self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, began, on_completion });
     }
 
     /// Begins the calls that were added.
