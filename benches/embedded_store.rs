@@ -1,14 +1,14 @@
 //! Measures four things that the embedded store depends on, with real processes on one file:
 //!
 //! - **turn**: there are five writers, and one of them adds jobs without a pause. How long does another writer wait for
-//!   its transaction? With SQLite's `busy_timeout` alone, with a blocking file lock before `BEGIN IMMEDIATE`, and with
-//!   a gate before that lock. (The writer that waits for the lock holds the gate. So a writer that has released the
-//!   lock cannot take it again at once.)
-//! - **grouping**: how many durable adds a second, for different numbers of adds in a commit.
-//! - **bells**: how long after a Unix datagram the waiting process is awake, compared with a poll of the file. Five
-//!   processes share a bell: does each datagram wake one of them?
-//! - **pages**: durable adds and deletes with the tables of the store, in a file that never shrinks and in one that can
-//!   give free pages back (`auto_vacuum = incremental`).
+//!   its transaction? This is measured three times: with SQLite's `busy_timeout` alone, with a blocking file lock
+//!   before `BEGIN IMMEDIATE`, and with a gate before that lock. (The writer that waits for the lock holds the gate. So
+//!   a writer that has released the lock cannot take it again at once.)
+//! - **grouping**: how many durable adds are made per second, for different numbers of adds in a commit.
+//! - **bells**: how long a waiting process needs to wake up after a Unix datagram. Five processes share a bell: does
+//!   each datagram wake one of them?
+//! - **pages**: durable adds and deletes with the tables of the store, in a file that never shrinks, and in a file that
+//!   can give free pages back (`auto_vacuum = incremental`).
 //!
 //! `cargo bench --bench embedded_store` measures all, in about a minute. With `DQ_BENCH_PART=pages`, it measures only
 //! the last part. ARCHITECTURE.md has the results.
@@ -332,7 +332,7 @@ fn pages(dir: &Path) {
     let mut rounds: Vec<[[Rate; 2]; 2]> = Vec::new();
     for n in 0..ROUNDS {
         let [mut none, mut incremental] = [None, None];
-        // The first measurement of a round may be slower. So the order of the two alternates.
+        // The first measurement of a round may be slower. So the order of the two measurements alternates.
         for kind in if n % 2 == 0 { [0, 1] } else { [1, 0] } {
             let rates = round(dir, &format!("{}-{n}.db", KINDS[kind]), KINDS[kind]);
             *[&mut none, &mut incremental][kind] = Some(rates);

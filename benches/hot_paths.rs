@@ -2,7 +2,7 @@
 //! of a callback.
 //!
 //! Run it with `cargo bench --bench hot_paths`. docs/PERFORMANCE.md has the results. Criterion compares them with the
-//! run before.
+//! results of the previous run.
 
 use std::hint::black_box;
 

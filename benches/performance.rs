@@ -1,6 +1,6 @@
 //! Measures the figures of docs/PERFORMANCE.md with `dq bench`, and writes them into that document, between its two
 //! markers. `make bench` runs it. `SHORT=1 make bench` leaves out the measurements that take minutes. Nothing else
-//! should run on the machine meanwhile.
+//! should run on the machine at the same time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,12 +10,12 @@ use serde_json::Value;
 const BEGIN: &str = "<!-- measured: make bench writes from here -->";
 const END: &str = "<!-- to here -->";
 
-/// What is measured for a mark.
+/// A measurement, and the target that its figures should reach.
 struct Mark {
     work: &'static str,
     mark: &'static str,
     command: &'static str,
-    /// Which figures are shown.
+    /// The names of the figures that are shown.
     figures: &'static [&'static str],
 }
 
@@ -137,14 +137,14 @@ const MARKS: &[Mark] = &[
     },
 ];
 
-/// How figures change when one number grows: the title, the column of that number, the commands, and which figures are
-/// shown.
+/// A table that shows how figures change when one number grows. `column` is the name of this number, `steps` has its
+/// values, and `figures` has the names of the figures that are shown.
 struct Growth {
     title: &'static str,
     column: &'static str,
     command: &'static str,
     steps: &'static [&'static str],
-    /// Those that take minutes.
+    /// Further values. Their measurements take minutes, so `SHORT=1` leaves them out.
     long: &'static [&'static str],
     figures: &'static [&'static str],
 }
@@ -200,10 +200,10 @@ const GROWTH: &[Growth] = &[
     },
 ];
 
-/// Runs a command of `dq bench`. Returns its figures as they are shown, or none if it failed.
+/// Runs a command of `dq bench`. Returns the texts of these figures. None: the command failed.
 fn measure(command: &str, figures: &[&str]) -> Option<Vec<String>> {
     eprintln!("dq bench {command}");
-    // `make tools` gets a beanstalkd.
+    // `make tools` puts beanstalkd into this folder.
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/beanstalkd/usr/bin");
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     let out = Command::new(env!("CARGO_BIN_EXE_dq"))
@@ -242,8 +242,8 @@ fn said(program: &str) -> String {
     )
 }
 
-/// The document: the text before, between and after the markers. It is written after each figure, so that an
-/// interrupted run keeps its figures.
+/// The document: the text before, between and after the markers. The document is written after each row of a table, so
+/// that an interrupted run keeps its figures.
 struct Told {
     before: String,
     text: String,

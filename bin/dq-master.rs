@@ -1,5 +1,5 @@
-//! Starts the daemon: executes the `dq` in the folder of this file, under the name `dq-master`. `dq` contains the whole
-//! daemon. The other arguments, the environment, descriptors and blocked signals stay as they are.
+//! Starts the daemon: executes the `dq` in the folder of this executable, under the name `dq-master`. `dq` contains the
+//! whole daemon. The other arguments, the environment, the descriptors and the blocked signals stay as they are.
 
 use std::ffi::{CString, OsStr, c_char, c_int};
 use std::fs::Metadata;
@@ -22,8 +22,8 @@ fn main() -> ExitCode {
     ExitCode::from(127)
 }
 
-/// Returns only if it fails. (`std::process::Command` would unblock signals, and a signal that arrives during an upgrade
-/// would end the daemon.)
+/// Executes `dq`. Returns only if this fails. `std::process::Command` cannot be used here: it would unblock signals,
+/// and a signal that arrives during an upgrade would then end the daemon.
 fn execute(dq: &Path) -> io::Error {
     let attempt = || -> io::Result<io::Error> {
         let inode = |file: Metadata| (file.dev(), file.ino());

@@ -1,5 +1,6 @@
-//! All of dq in one executable. Usually it runs the command line. It runs the daemon if it is called as dq-master, if
-//! the previous image executes it in place, or if it is started as a child process.
+//! All of dq in one executable. Usually, this executable runs the command line. It runs the daemon if its name is
+//! `dq-master`, if the previous image executes it in place, or if the master starts it as a child process. As
+//! `dq-nodes`, it reads the nodes of the PHP daemon for the master.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +11,7 @@ use host::{ChildInheritance, HandOverMemory};
 use mimalloc::MiMalloc;
 use model::slot::MASTER;
 
-/// Each job causes a few small allocations, often freed by another thread. docs/PERFORMANCE.md shows what this
+/// Each job causes a few small allocations. Often, another thread frees them. docs/PERFORMANCE.md shows what this
 /// allocator gains.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;

@@ -1,5 +1,5 @@
-//! The callbacks of one topic do not disturb those of other topics, and stay within the limits of the topic. Tested
-//! with real processes and real receivers.
+//! The callbacks of one topic do not disturb the callbacks of other topics, and stay within the limits of the topic.
+//! Tested with real processes and real receivers.
 #![allow(missing_docs)]
 
 #[path = "it/support/mod.rs"]
@@ -22,13 +22,14 @@ use support::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Counts how many calls a receiver handles at the same time. A call whose caller is gone no longer counts.
+/// Counts how many calls a receiver handles at the same time. A call no longer counts when its caller has closed the
+/// connection.
 #[derive(Default)]
 struct Meter {
     now: AtomicUsize,
     most: AtomicUsize,
     done: Mutex<HashMap<String, u32>>,
-    /// The spans of the calls whose caller stayed to the end.
+    /// When each call began and ended. Contains only calls that ended while the caller was still connected.
     whole: Mutex<Vec<(Instant, Instant)>>,
 }
 
@@ -37,9 +38,10 @@ impl Meter {
         self.most.load(Ordering::SeqCst)
     }
 
-    /// Returns the maximum number of calls at the same time. Only calls whose caller stayed to the end count. (Other
-    /// calls do not count, because the receiver may read a request of a killed process after the next process has
-    /// begun.) For this count, a call ends when its answer may be sent. Its caller gets the answer later.
+    /// Returns the maximum number of calls at the same time. Only calls that ended while the caller was still connected
+    /// count. (The receiver may still read a request of a killed process after the next process has begun. This request
+    /// does not count.) For this count, a call ends when its answer may be sent. Its caller gets the answer a little
+    /// later.
     fn most_whole(&self) -> usize {
         let whole = self.whole.lock().unwrap();
         let mut steps: Vec<(Instant, i32)> =
@@ -60,7 +62,7 @@ impl Meter {
         self.done.lock().unwrap().len()
     }
 
-    /// Starts a receiver that takes this long for each call, and accepts everything.
+    /// Starts a receiver that needs the time `takes` for each call, and accepts everything. Returns its URL.
     fn receiver(self: &Arc<Meter>, takes: Duration) -> String {
         struct There(Arc<Meter>);
         impl Drop for There {
@@ -89,7 +91,7 @@ fn calling(name: &str, url: &str, more: &str) -> String {
     format!("[[topic]]\nname = \"{name}\"\ncallback = \"{url}\"\n{more}\n")
 }
 
-/// Adds jobs that are due after this many milliseconds.
+/// Adds jobs that are due after `delay_ms`.
 fn fill(daemon: &Daemon, topic: &str, jobs: usize, delay_ms: u64) {
     let mut client = daemon.client();
     for chunk in (0..jobs).collect::<Vec<_>>().chunks(50) {
@@ -106,7 +108,7 @@ fn field(daemon: &Daemon, topic: &str, name: &str) -> Value {
     Http::unix(daemon).get(&format!("/v1/topics/{topic}")).is(200)[name].clone()
 }
 
-/// A test that measures lateness runs alone.
+/// A test that measures lateness holds the write lock, so that it runs alone.
 static ALONE: RwLock<()> = RwLock::new(());
 
 fn beside_others() -> RwLockReadGuard<'static, ()> {
@@ -124,8 +126,8 @@ fn p99(sink: &Sink, round: u32) -> i64 {
 }
 
 /// Compares how late the jobs of a fast topic are on two daemons that run at the same time. One daemon also has the
-/// backlogs of a slow receiver and of a receiver that hangs. The other one has nothing else to do, and shows how late
-/// this machine is by itself.
+/// backlogs of a slow receiver and of a receiver that hangs. The other daemon has no backlogs, and shows how late jobs
+/// are on this machine without them.
 fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
     let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     let (slow, hangs) = (Arc::<Meter>::default(), Arc::<Meter>::default());
@@ -181,7 +183,7 @@ fn a_thousand_slow_or_hanging_jobs_delay_no_other_on_two_nodes() {
 #[test]
 fn hanging_topics_of_a_tenant_take_half_of_the_workers() {
     if on_redis() {
-        return; // The counts of two nodes are not of one moment.
+        return; // The counts of two nodes are not from the same moment.
     }
     let _beside = beside_others();
     // Without a tenant, each of the topics has its own share of the workers.
@@ -195,8 +197,8 @@ fn hanging_topics_of_a_tenant_take_half_of_the_workers() {
         eventually(40 * SECOND, "two more rounds", || {
             (meter.done() as u64 > 2 * callbacks.end()).then_some(())
         });
-        // (The test counts calls and not leases, because a job whose callback has been answered is leased until its
-        // outcome is in the store.)
+        // (The test counts calls and not leases. After the answer to a callback, its job stays leased until the outcome
+        // is in the store.)
         let most = meter.most_whole() as u64;
         assert!(callbacks.contains(&most), "{tenant}: {most}");
     }
@@ -306,14 +308,14 @@ fn each_process_limits_a_topic_alone_while_its_home_is_down() {
     fill(&a, "t", 50, 0);
     eventually(10 * SECOND, "all jobs", || (meter.done() >= 50).then_some(()));
     assert_eq!(meter.most(), 2);
-    // First one node is down, and then the other one, so the topic's home is down once. Adds with their home on the
-    // other node are accepted.
+    // Each node is down once, so the home of the topic is down once. Jobs with a home on the running node are stored at
+    // once.
     for (lost, node) in nodes.iter_mut().enumerate() {
         node.kill();
         let (before, mut taken, mut client) = (meter.done(), 0, a.client());
         for n in 0..40 {
             let answer = client.ask(&add("t", &format!("{lost}-{n}"), 0)).unwrap();
-            // The job of a spooled add is delivered only when its home is back.
+            // A spooled add does not count, because its job is delivered later, when the home of the job is back.
             taken += usize::from(answer["code"] == 1 && answer["spooled"] != true);
         }
         assert!(taken >= 8, "{taken}");
@@ -342,10 +344,10 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
 const BREAKER: &str =
     "breaker_failures = 10\nbreaker_pause = \"1s\"\nretry = [\"100ms\"]\nmax_attempts = 1000";
 
-/// Returns how many callbacks the two consumers of each host may begin before every node knows that the circuit is
-/// open: the failures that each consumer counts, the jobs that it has in flight, and the jobs that it leases from each
-/// node before that node knows. Without a circuit, each job would be tried again every 100 ms, which makes thousands of
-/// callbacks.
+/// Returns how many callbacks may begin before every node knows that the circuit is open. Each host has two consumers.
+/// For each consumer, this is the sum of the failures that it counts, the jobs that it has in flight, and the jobs that
+/// it leases from each node before the node knows. Without a circuit, each job would be tried again every 100 ms. The
+/// jobs would then cause thousands of callbacks.
 fn most_before(hosts: usize) -> usize {
     const NODES: usize = 2;
     hosts * 2 * (10 + 32 * (1 + NODES))

@@ -41,7 +41,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The body of a request: the jobs as they are in the file.
+/// The body of a request: the jobs, each as the JSON text that is sent.
 #[derive(Serialize)]
 struct BatchRequest<'a> {
     jobs: Vec<&'a RawValue>,

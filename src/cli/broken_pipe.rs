@@ -1,5 +1,5 @@
-//! SIGPIPE ends this process only if nobody reads its output any more. A write to another pipe or socket whose reader
-//! is gone fails with EPIPE, and the code that writes handles the error.
+//! SIGPIPE ends this process only if nobody reads its output any more. A write to any other pipe or socket without a
+//! reader fails with EPIPE, and the code that writes handles the error.
 
 use std::ffi::c_int;
 

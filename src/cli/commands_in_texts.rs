@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::command_line;
 
-/// Commands that do not exist any more. The texts that name them say so.
+/// Commands that do not exist any more. The texts that name these commands say that they are gone.
 const GONE: [&str; 1] = ["nodes drain"];
 
 /// Returns the files whose texts are checked.

@@ -20,7 +20,7 @@ use model::status::{DaemonStatus, Finding, ProcessState};
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long each request to the API may take. These requests add to what the master has answered.
+/// How long each request to the API may take. The answers are added to the status that the master has sent.
 const PART_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The state of a daemon at one moment.
@@ -59,7 +59,7 @@ pub(super) struct TopicSnapshot {
     /// Half of the deliveries began no later than this, in milliseconds after their due times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p50_ms: Option<f64>,
-    /// The same for 99 of 100 deliveries.
+    /// 99 of 100 deliveries began no later than this, in milliseconds after their due times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p99_ms: Option<f64>,
     /// The ranges of lateness, as the API reports them.
@@ -92,10 +92,10 @@ pub(super) struct LatenessRange {
 pub(super) struct Node {
     pub name: String,
     pub answers: bool,
-    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`, `unknown`.
+    /// The part of the node in the set of nodes: `home`, `joining`, `leaving`, `outside`, `unknown`.
     #[serde(default)]
     pub part: String,
-    /// Whether its data is older than the data of the other nodes.
+    /// Whether the data of the node is older than the data of the other nodes.
     #[serde(default)]
     pub is_older: bool,
     /// The highest durability level that the node can provide without replicas.
@@ -104,7 +104,8 @@ pub(super) struct Node {
     /// The number of replicas of the node.
     #[serde(default)]
     pub replicas: Option<u64>,
-    /// If a node does not report its counts, they are null in the API, and 0 here.
+    /// The number of delayed jobs. If the node does not report its counts, all four counts are null in the API, and 0
+    /// here.
     #[serde(default, deserialize_with = "zero_if_null")]
     pub delayed: u64,
     #[serde(default, deserialize_with = "zero_if_null")]
@@ -113,7 +114,7 @@ pub(super) struct Node {
     pub leased: u64,
     #[serde(default, deserialize_with = "zero_if_null")]
     pub dead: u64,
-    /// Why it does not answer, or another remark about it.
+    /// Why the node does not answer, or another remark about the node.
     #[serde(default)]
     pub detail: Option<String>,
 }
@@ -123,7 +124,7 @@ fn zero_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 }
 
 impl Node {
-    /// Returns its state in one word.
+    /// Returns the state of the node in one word.
     pub(super) fn state(&self) -> &str {
         match self.part.as_str() {
             // This node has no jobs, so it does not matter whether it answers.
@@ -185,7 +186,7 @@ impl DaemonSnapshot {
         Ok(snapshot)
     }
 
-    /// Reads the state of a daemon that was chosen by its URL. Everything then comes from the API.
+    /// Reads the state of a daemon that was chosen by its URL. The whole state comes from the API.
     fn far(target: &DaemonEndpoint) -> Result<DaemonSnapshot> {
         let api = Api::new(target, PATIENCE)?;
         let status: DaemonStatus = api.get("/v1/processes")?.json()?;
@@ -199,7 +200,7 @@ impl DaemonSnapshot {
 
     fn complete(&mut self, api: &Api) -> Result<()> {
         let topics = self.complete_topics(api);
-        // If no node answers a daemon, the daemon cannot count jobs. It can still report the nodes.
+        // If no node answers a daemon, the daemon cannot count jobs, but it can still report the nodes.
         let answers = |e: &anyhow::Error| matches!(e.downcast_ref(), Some(Failure::Refused(_)));
         if topics.as_ref().map_or_else(answers, |()| true) {
             let Nodes { nodes, spool } = nodes(api)?;
@@ -230,8 +231,8 @@ impl DaemonSnapshot {
     }
 }
 
-/// Asks the master of the daemon with this run_dir for the status, and returns the status. It contains the memory and
-/// the CPU time that the daemon's processes use, and the findings.
+/// Returns the status of the daemon with this run_dir. The status contains the findings, and the memory and the CPU
+/// time that the daemon's processes use.
 pub(super) fn master(run_dir: &Path) -> Result<DaemonStatus> {
     whole_status(run_dir, PATIENCE).map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))
 }

@@ -277,7 +277,7 @@ fn run_operation(
     Ok(done >= wanted && seen_all)
 }
 
-/// Counts the dead letters that the operation would change. A request with ids looks at all of them, or fails. So its
+/// Counts the dead letters that the operation would change. A request with ids looks at all these ids, or fails. So its
 /// answer does not have `more` and `away`.
 fn count(
     api: &Api,

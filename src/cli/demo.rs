@@ -145,7 +145,7 @@ fn hand_in(port: u16, daemon: &mut DaemonProcess) -> Result<()> {
 }
 
 /// Watches deliveries. With `once`, ends when all jobs have arrived or the time is up, and returns the jobs that are
-/// missing. Without it, ends at a signal, and returns `None`.
+/// missing. Without `once`, ends at a signal, and returns `None`.
 fn watch(
     answers: &Events<CallbackOutcome>,
     signals: &mut Signals,

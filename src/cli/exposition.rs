@@ -34,7 +34,7 @@ fn sample(line: &str) -> Option<MetricSample> {
     Some(MetricSample { name: name.to_owned(), labels, value })
 }
 
-/// Returns the text before the next quote, unescaped, and the rest after the quote.
+/// Returns the text before the next quote, unescaped, and the text after the quote.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

@@ -130,7 +130,7 @@ pub(super) fn show(
         let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
         let page: ListPage =
             api.get(&format!("{path}{and}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
-        // A page may hold fewer jobs than asked for. Its cursor leads to the rest.
+        // A page may hold fewer jobs than asked for. Its cursor leads to the next page.
         let jobs: Vec<_> = page.jobs.into_iter().take(most - shown).collect();
         if at.json {
             raw_lines(&jobs);

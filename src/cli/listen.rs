@@ -85,8 +85,8 @@ fn page(call: &ReceivedRequest, secrets: &[String]) -> String {
 /// Whether a callback is signed with one of the secrets.
 #[derive(Debug, PartialEq, Eq)]
 enum SignatureCheck {
-    /// It is signed. `numbers`: which of the given secrets have made a signature, counted from 1. `of`: how many
-    /// secrets were given.
+    /// The callback is signed. `numbers`: which of the given secrets have made a signature, counted from 1. `of`: how
+    /// many secrets were given.
     Valid { numbers: Vec<usize>, of: usize },
     /// One of the headers of Standard Webhooks is missing.
     Missing(&'static str),

@@ -60,13 +60,13 @@ pub(crate) struct MoveStoreArguments {
     json: bool,
 }
 
-/// One of the two stores, and its description.
+/// One of the two stores, and its name in messages.
 struct NamedStore {
     store: Box<dyn MovableStore>,
     name: String,
 }
 
-/// The contents of a store or of a topic.
+/// How many jobs, dead letters and records a store or a topic has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct JobAndRecordCounts {
     pending: u64,
@@ -133,7 +133,7 @@ impl NamedStore {
         }
     }
 
-    /// Fails if the outbox has entries, because only timers make jobs from these entries.
+    /// Fails if the outbox has entries. Only timers make jobs from these entries, and no timer runs during a move.
     fn check_outbox(&mut self) -> Result<()> {
         let entries = self.store.outbox()?.entries;
         if entries > 0 {

@@ -11,19 +11,19 @@ use super::spool::SpoolUsage;
 pub(super) struct NodeRow {
     pub name: String,
     pub answers: bool,
-    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`, `unknown`.
+    /// The part of the node in the set of nodes: `home`, `joining`, `leaving`, `outside`, `unknown`.
     pub part: String,
-    /// Whether its data is older than the data of the other nodes.
+    /// Whether the data of the node is older than the data of the other nodes.
     pub is_older: bool,
-    /// Its state in one word: `up`, `down`, `older`, `joining`, `leaving`, `outside`, `unknown`.
+    /// The state of the node in one word: `up`, `down`, `older`, `joining`, `leaving`, `outside`, `unknown`.
     pub state: String,
     /// The highest durability level that the node can provide without replicas: `fsync` or `memory`.
     pub durability: Option<String>,
     /// The number of replicas of the node.
     pub replicas: Option<u64>,
-    /// How many jobs it has. `None`: it does not answer.
+    /// How many jobs the node has. `None`: the node does not answer.
     pub jobs: Option<JobCounts>,
-    /// Why it does not answer or deliver.
+    /// Why the node does not answer, or why its jobs are not delivered.
     pub detail: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn table_with_spool(nodes: &[Node], spool: Option<SpoolUsage>) -> Str
     table(&nodes.iter().map(NodeRow::from).collect::<Vec<_>>()) + &waiting(spool)
 }
 
-/// Returns the line about what waits for the nodes. Empty: nothing waits.
+/// Returns the line about the changes that wait in the spool for their nodes. Empty: nothing waits.
 pub(super) fn waiting(spool: Option<SpoolUsage>) -> String {
     let line = spool.and_then(|spool| spool.line());
     line.map_or_else(String::new, |line| paint(&line, TerminalColour::Yellow) + "\n")

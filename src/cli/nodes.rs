@@ -139,7 +139,7 @@ fn jobs(store: &mut dyn Store) -> store::Result<JobCounts> {
     Ok(jobs)
 }
 
-/// Returns why a node does not answer. `None`: it answers.
+/// Returns why a node does not answer. `None`: the node answers.
 fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
     let mut why = lanes.probe(lane, ServerQuery::Time).into_iter().filter_map(|probed| probed.values.err());
     why.next().map(|e| match e {
@@ -257,7 +257,7 @@ fn move_jobs(arguments: &Move, settings: &Settings, lanes: &Lanes) -> Result<()>
     done.iter().try_for_each(|done| wait_for_outboxes(lanes, done))
 }
 
-/// Says which of these nodes still have entries in their outboxes.
+/// Prints which of these nodes still have entries in their outboxes.
 fn print_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
     let Some(nodes) = lanes.redis() else { return Ok(()) };
     for name in names {

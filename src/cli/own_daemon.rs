@@ -54,7 +54,7 @@ impl DaemonProcess {
         let program = std::env::current_exe()?;
         let mut command = Command::new(&program);
         command.arg0(MASTER);
-        // The user's environment variables are meant for another daemon, not for this one.
+        // The variables `DQ_…` of the user's environment are meant for another daemon.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DQ_")) {
             command.env_remove(name);
         }

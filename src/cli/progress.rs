@@ -14,9 +14,9 @@ pub(super) enum Progress {
     Bar(ProgressBar),
     /// Without a terminal.
     Lines {
-        /// How many are done.
+        /// How many jobs (or bytes) are done.
         done: u64,
-        /// How many there are.
+        /// How many jobs (or bytes) there are.
         total: u64,
         /// What is counted, such as `jobs`.
         what: &'static str,

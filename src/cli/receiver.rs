@@ -31,7 +31,7 @@ pub struct ReceivedRequest {
 }
 
 impl ReceivedRequest {
-    /// Returns a header. Empty: there is none.
+    /// Returns the value of a header. Empty: there is no such header.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }

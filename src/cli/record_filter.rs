@@ -45,12 +45,12 @@ impl RecordFilter {
     }
 }
 
-/// Returns the fields that are given.
+/// Returns the fields that have a value.
 pub(super) fn given(fields: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Map<String, Value> {
     fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Returns a text as a field.
+/// Returns a text as the value of a field.
 pub(super) fn text(value: &Option<String>) -> Option<Value> {
     value.as_ref().map(|value| json!(value))
 }

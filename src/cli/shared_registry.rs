@@ -1,5 +1,5 @@
-//! `dq registry`: shows which node of the store has the registry, moves the registry to another node, or writes it
-//! anew.
+//! `dq registry`: shows which node of the store has the registry, moves the registry to another node, or writes a new
+//! registry.
 
 use anyhow::{Result, bail};
 

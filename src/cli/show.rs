@@ -14,7 +14,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// The text of a cell without a value.
 pub(super) const NOTHING: &str = "-";
 
-/// Returns the text of a cell, which may be empty.
+/// Returns this text, or [`NOTHING`] if the text is empty.
 pub(super) fn or_nothing(text: &str) -> String {
     if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() }
 }

@@ -128,8 +128,8 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
     if let Some(nodes) = snapshot.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
         let _ = write!(text, "\n{}", super::node_table::table_with_spool(nodes, snapshot.spool));
     }
-    // If the topics are known and only the nodes are missing, the daemon may be of an older release, whose API does not
-    // have the route for the nodes. This is no problem, and is not shown.
+    // If the topics are known and only the nodes are missing, the daemon may be of an older release. The API of such a
+    // release does not have the route for the nodes. This is no problem, and nothing is shown.
     if let Some(missing) = snapshot.missing.as_ref().filter(|_| snapshot.topics.is_none()) {
         let _ = writeln!(
             text,

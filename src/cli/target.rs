@@ -1,5 +1,5 @@
-//! Chooses the daemon that gets the requests, and the token. Flags, the environment or the user's file name them. If
-//! nothing names a daemon, the requests go to the daemon that runs here.
+//! Chooses the daemon that gets the requests, and the token. Flags, the environment or the user's file name the daemon
+//! and the token. If nothing names a daemon, the requests go to the daemon that runs here.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

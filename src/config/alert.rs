@@ -201,7 +201,7 @@ fn webhook(at: &str, raw: raw::AlertWebhook, base: &Path) -> Result<AlertWebhook
     Ok(AlertWebhook { name, url, headers, template, kinds, topics })
 }
 
-/// Returns the text of the file that a key names. None: the key is empty.
+/// Returns the text of the file that the value of a key names. None: the value is empty.
 fn file(key: &str, name: &str, base: &Path) -> Result<Option<String>, ConfigError> {
     if name.is_empty() {
         return Ok(None);

@@ -11,7 +11,7 @@ use super::{ConfigError, ports, raw};
 use model::settings::{CallbackSettings, HostLimit, TlsClientSettings};
 use model::topic::HostPattern;
 
-/// The greatest value of a limit.
+/// The greatest value of `max_in_flight`, and the greatest number of jobs in `rate`.
 const MILLION: u32 = 1_000_000;
 
 pub(super) fn callback(raw: &raw::Callback, base: &Path) -> Result<CallbackSettings, ConfigError> {

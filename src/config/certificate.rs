@@ -17,7 +17,7 @@ pub(super) struct ConfiguredFile<'a> {
     pub file: &'a str,
 }
 
-/// Reads the certificate, if files are named. Relative paths resolve against `base`.
+/// Reads a certificate and its key. None: the configuration names no files. Relative paths resolve against `base`.
 pub(super) fn certificate(
     cert: ConfiguredFile<'_>,
     key: ConfiguredFile<'_>,

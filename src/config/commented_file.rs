@@ -16,7 +16,7 @@ pub(super) struct DocumentedKey {
 pub(super) struct DocumentedTable {
     /// The path of the table, such as `alert.smtp`. Empty: this section has the keys before the first table.
     pub path: String,
-    /// Whether there may be several such tables.
+    /// Whether a file may have several tables with this path.
     pub is_list: bool,
     /// The lines of its comments.
     pub about: Vec<String>,
@@ -33,7 +33,7 @@ fn split(text: &str) -> (Value, Option<String>) {
     (value, (!comment.is_empty()).then(|| sentence(comment)))
 }
 
-/// Makes a sentence from the comment that stands after a value.
+/// Makes a sentence from the comment that follows a value on the same line.
 fn sentence(comment: &str) -> String {
     let mut chars = comment.chars();
     let first =

@@ -1,4 +1,5 @@
-//! Checks the settings of durability. Also checks that the store can give each durability level that is asked for.
+//! Checks the settings of durability. Also checks that the store offers each durability level that the configuration
+//! sets.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ fn level(raw: &raw::Store) -> Result<Option<Durability>, ConfigError> {
     level.transpose().map_err(|problem| ConfigError::key("store.durability", problem))
 }
 
-/// Checks how safe jobs are on Redis.
+/// Checks the settings of durability for a store on Redis.
 pub(super) fn of_redis(raw: &raw::Store) -> Result<DurabilitySettings, ConfigError> {
     Ok(DurabilitySettings {
         durability: level(raw)?.unwrap_or_default(),
@@ -27,8 +28,8 @@ pub(super) fn of_redis(raw: &raw::Store) -> Result<DurabilitySettings, ConfigErr
     })
 }
 
-/// Checks the settings that the embedded store does not need. In this store, a change is always on the disk before it
-/// is answered.
+/// Checks the settings of durability for the embedded store. This store writes each change to the disk before it
+/// answers. So `fsync` is the only level that it offers, and `allow_snapshots` must not be set.
 pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
     if let Some(level) = level(raw)?
         && let Some(problem) = StoreSettings::embedded_lacks(level)
@@ -42,7 +43,7 @@ pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks that the store can give the level that each topic asks for.
+/// Checks that the store offers the durability level of each topic.
 pub(super) fn check_topics(store: &StoreSettings, topics: &[Topic]) -> Result<(), ConfigError> {
     for (i, topic) in topics.iter().enumerate() {
         if let Some(problem) = topic.durability.and_then(|level| store.lacks(level)) {

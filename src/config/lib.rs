@@ -1,8 +1,8 @@
 //! Reads the configuration: the defaults, then the file, then the environment. Checks it and returns [`Settings`].
 //!
 //! This crate owns the names, bounds and defaults of all settings, and all messages about wrong settings. Only
-//! dq-master and the command line use this crate. Child processes get the checked settings, sealed, from the master.
-//! The crate opens no socket and no store.
+//! dq-master and the command line use this crate. The master passes the checked settings to its child processes in
+//! sealed memory. The crate opens no socket and no store.
 //!
 //! Begin with [`load`]. The module `raw` has the configuration as it is written, and `validate` checks it.
 
@@ -54,7 +54,7 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// The place, and the error.
+        /// The line and the column of the error, and what is wrong.
         message: String,
     },
     /// A key does not exist, or its value is not valid.
@@ -82,18 +82,18 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
 }
 
-/// Returns the nodes that a registry lists, for the daemon with that `run_dir`. An error says why this is not possible.
-/// The function is called if the configuration says that these nodes are used.
+/// Returns the nodes that a registry lists, for the daemon with that `run_dir`. An error says why the nodes cannot be
+/// listed. The function is called only if `store.nodes_from_registry` is true.
 pub type NodeLookup<'a> = &'a dyn Fn(&RegistrySettings, &Path) -> Result<Vec<PhpNode>, String>;
 
-/// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
+/// Reads and checks the file at `path`. Relative paths in the file resolve against the folder of the file.
 pub fn load(
     path: &Path,
     environment: impl Iterator<Item = (String, String)>,
     nodes: NodeLookup<'_>,
 ) -> Result<Settings, ConfigError> {
     let read = |reason| ConfigError::Read { path: path.to_owned(), reason };
-    // Reading a pipe would wait for its writer.
+    // A read from a pipe would wait until another program writes into it.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
         return Err(read(std::io::Error::other("it is not a regular file")));
     }
@@ -109,7 +109,7 @@ pub fn load(
         .map_err(|error| with_place(error, path, &text, &environment))
 }
 
-/// Returns where the text is not TOML, and why. The line itself is not shown, since it may hold a password.
+/// Returns where the text is not TOML, and why. The text of the line is not shown, because it may contain a password.
 fn syntax(text: &str, error: &toml::de::Error) -> String {
     let reason = error.message().trim_end().replace('\n', ", ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return reason };
@@ -138,7 +138,8 @@ fn check(
         let key = e.path().to_string();
         let message = e.into_inner().to_string();
         let problem = with_suggestion(message.trim_end().replace('\n', ", "));
-        // A password is not repeated.
+        // `problem` may contain the wrong value. A password must not be shown, so a wrong password gets another
+        // message.
         ConfigError::key(
             &*key,
             if key.ends_with("password") { "the value is not a text".to_owned() } else { problem },
@@ -152,7 +153,8 @@ pub fn defaults() -> Table {
     Table::try_from(Raw::default()).expect("the defaults are plain values")
 }
 
-/// Returns the table of [`defaults`], and adds the key that has no default. This key has an example as its value.
+/// Returns the table of [`defaults`] with one more key: `callback.max_attempts`. This key has no default, so its value
+/// is an example.
 fn shown_keys() -> Table {
     let mut raw = Raw::default();
     raw.callback.max_attempts = Some(10);

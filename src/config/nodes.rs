@@ -17,8 +17,8 @@ use model::settings::{
     NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsClientSettings,
 };
 
-/// The number of shards of a Cluster if the file does not set this number. It is large enough to spread the shards over
-/// many servers.
+/// The number of shards of a Cluster if the file does not set this number. A Cluster can spread this number of shards
+/// over many servers.
 const SHARDS_OF_CLUSTER: u32 = 64;
 
 /// The maximum number of shards. A lease token has two bytes for the shard, and each bell needs one connection per
@@ -72,8 +72,8 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
 /// pages of 4 kB, and SQLite allows that many pages.
 const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
 
-/// Returns where the spool is if the file does not name a path. The name of the file is made from `run_dir`. So several
-/// daemons whose configuration files are in one folder have different spools.
+/// Returns where the spool is if the file does not name a path. The name of the file is made from `run_dir`. So daemons
+/// have different spools, even if their configuration files are in one folder.
 fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     let var = base.join("var");
     if run_dir == var.join("run") {
@@ -83,9 +83,9 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     var.join(format!("spool-{}.db", name.trim_matches('/').replace('/', "-")))
 }
 
-/// Returns the spool. None: the file names no path, and the usual path cannot be written. The configuration of an
-/// earlier release names no path, and perhaps its daemon cannot write to the usual path. Such a daemon still starts,
-/// without a spool.
+/// Returns the spool. None: the file names no path, and the usual path cannot be written. A file that was written for
+/// an earlier release names no path. If the daemon cannot write to the usual path, it still starts with such a file,
+/// but without a spool.
 fn spool(
     bytes: ByteCount,
     path: &str,
@@ -109,7 +109,8 @@ fn spool(
     }
 }
 
-/// Returns whether this file could be written, or made in its folder.
+/// Returns whether this process may write the file. If the file does not exist, returns whether this process may write
+/// to the nearest folder that exists.
 fn can_be_written(path: &Path) -> bool {
     let there = path.ancestors().find(|path| path.exists());
     there.is_some_and(|path| access(path, AccessFlags::W_OK).is_ok())
@@ -253,7 +254,8 @@ impl NodeValidator<'_> {
         }
     }
 
-    /// Checks a URL, and adds the password of the file. Messages never show a text that may contain a password.
+    /// Checks a URL, and adds the password from `password_file`. Messages never show a text that may contain a
+    /// password.
     fn url(
         &self,
         key: &str,
@@ -309,7 +311,7 @@ impl NodeValidator<'_> {
         }
     }
 
-    /// Returns the text of the file that a key names. None: the key is empty.
+    /// Returns the text of the file that the value of a key names. None: the value is empty.
     fn file(&self, key: &str, name: &str) -> Result<Option<String>, ConfigError> {
         if name.is_empty() {
             return Ok(None);

@@ -39,7 +39,7 @@ pub fn with_place(
 struct KeyPlace {
     /// The number of bytes before this place.
     offset: usize,
-    /// The topic that this place belongs to.
+    /// The name of the topic, if this place is in a `[[topic]]` table that has a name.
     topic: Option<String>,
 }
 

@@ -17,15 +17,15 @@ use model::session::KEY_LEAST;
 use model::settings::{Auth, BeanstalkSettings, GmqSettings, HttpSettings, ServerSettings};
 
 /// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so in the binary framing its length begins
-/// with the byte 0. In the framing with digits, the length begins with a digit. So the first byte of a connection shows
-/// its framing.
+/// with the byte 0. In the framing with digits, the length begins with a digit. So the first byte that a client sends
+/// shows which framing the client uses.
 const FRAMES: (ByteCount, ByteCount) = (ByteCount(256), ByteCount(15 << 20));
 
 /// The maximum number of connections of a port.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// If the configuration does not limit the connections of one source, the limit is at least this number, but never more
-/// than `max_connections`.
+/// The smallest default of `max_connections_per_source`. The default is a quarter of `max_connections`, but at least
+/// this number, and never more than `max_connections`.
 const PER_SOURCE_LEAST: usize = 16;
 
 /// The shortest and the longest `idle_timeout`.
@@ -82,7 +82,8 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
     })
 }
 
-/// Checks the port for clients of gmq-redis. `http`: the address of the API, whose process serves this port too.
+/// Checks the port for clients of gmq-redis. `http`: the address of the HTTP API. The process of the HTTP API also
+/// serves this port.
 pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings, ConfigError> {
     let port = PortValidator { name: "gmq", example: "127.0.0.1:9503" };
     let (listen, allow) = port.check_without_login("gmq-redis", &raw.listen, &raw.allow, http)?;
@@ -98,8 +99,8 @@ pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings
     })
 }
 
-/// Checks the port for clients of beanstalkd. `server`: the settings of the TCP port. The `max_frame` in these settings
-/// bounds all requests, and so the memory for requests.
+/// Checks the port for clients of beanstalkd. `server`: the settings of the TCP port. Their `max_frame` is the largest
+/// size of any request, so it also limits `max_job_size`.
 pub(super) fn beanstalk(
     raw: raw::Beanstalk,
     http: Option<SocketAddr>,
@@ -152,8 +153,8 @@ fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigEr
     Ok(Some(path))
 }
 
-/// Returns the URL at which receivers find the API. This is `http.public_url`. If `http.public_url` is empty, the URL
-/// is made from the address in `http.listen`. None: receivers cannot call this address, or there is no address.
+/// Returns the URL at which receivers find the API: `http.public_url`. If `http.public_url` is empty, the URL is made
+/// from the address in `http.listen`. None: receivers cannot call this address, or there is no address.
 fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
     if said.is_empty() {
         let scheme = if has_tls { "https" } else { "http" };
@@ -173,7 +174,8 @@ fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<O
     Ok(Some(said.trim_end_matches('/').to_owned()))
 }
 
-/// A port.
+/// Checks the settings of one port. `name` is the section of the configuration, and `example` is a valid address for
+/// messages.
 struct PortValidator {
     name: &'static str,
     example: &'static str,
@@ -208,8 +210,9 @@ impl PortValidator {
         }
     }
 
-    /// Returns the address of a port whose protocol has no credentials, and the networks that may connect. `clients`:
-    /// the program whose clients use the port. `http`: the address of the API, whose process serves this port too.
+    /// Checks a port with a protocol without credentials. Returns the address of the port, and the networks that may
+    /// connect. `clients`: the program whose clients use the port. `http`: the address of the HTTP API. The process of
+    /// the HTTP API also serves this port.
     fn check_without_login(
         &self,
         clients: &str,
@@ -252,7 +255,7 @@ impl PortValidator {
         scopes.iter().map(scope).collect()
     }
 
-    /// Returns the address of the port, and who may connect.
+    /// Returns the address of the port, whether clients need a token, and the networks that may connect.
     fn check(
         &self,
         listen: &str,

@@ -1,4 +1,4 @@
-//! The sections of the ports for clients of other programs, as the file has them.
+//! The sections of the ports for clients of other programs, as the configuration file has them.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! docs/CONFIGURATION.md, the reference of all settings. It is made from `conf/dq.toml` (what each setting means), from
-//! the code (types, defaults, bounds, what a reload refuses) and from the declarations of topics. The test here
-//! compares the result with the file. `make configuration` writes the file.
+//! the code (types, defaults, bounds, what a reload refuses) and from the declarations of the settings of topics. A
+//! test in this file compares the result with docs/CONFIGURATION.md. `make configuration` writes docs/CONFIGURATION.md.
 
 use std::path::Path;
 
@@ -19,7 +19,8 @@ const WIDTH: usize = 120;
 /// A configuration of the store in Redis.
 const REDIS: &str = "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
 
-/// Sets a key of a configuration. A key of a list of tables is set in its first table.
+/// Sets a key of a configuration. If the key belongs to a list of tables, the key is set in the first table of the
+/// list.
 fn set(table: &mut Table, section: &DocumentedTable, name: &str, value: Value) {
     let mut target = table;
     let mut parts = section.path.split('.').filter(|part| !part.is_empty()).peekable();
@@ -323,7 +324,7 @@ fn every_setting_is_explained_and_no_other() {
 
 #[test]
 fn bounds_types_and_fixed_settings_come_from_the_code() {
-    // Here, each paragraph is one line.
+    // In `text`, each paragraph of the document is one line.
     let text = document().split("\n\n").map(|text| text.replace('\n', " ")).collect::<Vec<_>>().join("\n");
     for line in [
         "**`server.max_frame`** · default `\"1MiB\"` · size, 256B to 15MiB · `DQ_SERVER__MAX_FRAME`",

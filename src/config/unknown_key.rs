@@ -10,7 +10,7 @@ pub fn with_suggestion(problem: String) -> String {
     else {
         return problem;
     };
-    // After the known names, the message may name the table.
+    // After the known names, the message may name the table. This part is cut off.
     let known = known.split(", in `").next().unwrap_or_default();
     let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
     let hint = match nearest(name, &known) {
@@ -23,7 +23,8 @@ pub fn with_suggestion(problem: String) -> String {
     format!("unknown field `{name}`: {hint}")
 }
 
-/// Returns the known name that is spelt almost like this one.
+/// Returns the known name that is spelled almost like `name`. If there is none, returns a known name with which `name`
+/// begins.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let plain = |name: &str| name.to_ascii_lowercase().replace(['_', '-'], "");
     let name = plain(name);
@@ -34,7 +35,7 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     slip.or_else(begins).copied()
 }
 
-/// Returns the places of the file where a key of this name exists.
+/// Returns the places of the file where a key with this name is valid.
 fn sections_with(name: &str) -> Vec<String> {
     let keys = super::shown_keys();
     let mut places = Vec::new();

@@ -1,5 +1,5 @@
-//! Asks a daemon's master for its status, over its control socket. Adds the facts that only the host of the caller
-//! knows.
+//! Asks a daemon's master for its status, over its control socket. Also reads what the status of the master does not
+//! contain: the findings, and the resources that the processes use.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -55,7 +55,8 @@ pub fn whole_status(run_dir: &Path, patience: Duration) -> Result<DaemonStatus, 
     Ok(status)
 }
 
-/// Returns what dq-redis-checker has found. If there is no file, or it cannot be read, there are no findings.
+/// Returns what dq-redis-checker has found. If the file of the findings is missing or cannot be read, the result is
+/// empty.
 pub fn findings(run_dir: &Path) -> Vec<Finding> {
     let findings = std::fs::read(findings_file(run_dir)).unwrap_or_default();
     serde_json::from_slice(&findings).unwrap_or_default()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-/// How many links are followed.
+/// How many links on the path of a file are followed.
 const LINKS_MAX: usize = 16;
 
 /// Returns the folders where a change may affect the file: its own folder, the folder of each link on its path, and the
@@ -39,7 +39,7 @@ fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
                 folders.push(parent.to_owned());
                 return folders;
             }
-            // It is not a link.
+            // This prefix is not a link.
             Err(_) => {}
         }
     }

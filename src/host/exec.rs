@@ -28,7 +28,8 @@ pub struct HandOverMemory {
     memory: OwnedFd,
     /// The executable of the previous image.
     pub before: OwnedFd,
-    /// Why the next image could not continue and has executed the previous image again. None: this is the next image.
+    /// The reason why the next image could not continue and has executed the previous image again. None: this is the
+    /// next image, so nothing was refused.
     pub refused: Option<String>,
 }
 
@@ -43,8 +44,8 @@ pub fn unblock_signals() -> io::Result<()> {
 }
 
 /// Executes `executable` with the arguments of this process, and hands over `bytes` and the descriptors in `keep`.
-/// Signals that were caught and not handled are sent again. Returns only if the exec failed. In this case, the process
-/// continues as before.
+/// Signals that were caught but not handled yet are sent again, for the next image. Returns only if the exec failed. In
+/// this case, the process continues as before.
 pub fn in_place(
     executable: &OwnedFd,
     bytes: &[u8],
@@ -57,9 +58,8 @@ pub fn in_place(
         let value = format!("{}:{}", memory.as_raw_fd(), before.as_raw_fd());
         let keep: Vec<RawFd> = keep.iter().copied().chain([memory.as_raw_fd(), before.as_raw_fd()]).collect();
         block_signals()?;
-        // Signals that were caught and not handled are sent again. The signals stay blocked until the next image
-        // unblocks them. If the exec fails, this image unblocks them. SIGCHLD is always sent, because a child may have
-        // ended.
+        // The signals stay blocked until the next image unblocks them. If the exec fails, this image unblocks them.
+        // SIGCHLD is always sent, because a child may have ended.
         for signal in signals.take()?.into_iter().chain([Signal::SIGCHLD]) {
             nix::sys::signal::kill(nix::unistd::Pid::this(), signal)?;
         }
@@ -111,7 +111,8 @@ impl HandOverMemory {
         Ok(Some(HandOverMemory { bytes, memory, before, refused }))
     }
 
-    /// Takes a descriptor that was handed over. The caller becomes its owner, so it may ask for each number only once.
+    /// Takes a descriptor that was handed over. The caller becomes the owner of the descriptor, so the caller may ask
+    /// for each number only once.
     pub fn adopt(&self, number: RawFd) -> io::Result<OwnedFd> {
         // SAFETY: the previous image has left the descriptor to this image, and names each descriptor once.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
@@ -119,7 +120,7 @@ impl HandOverMemory {
         Ok(fd)
     }
 
-    /// Gives the process back to the previous image, because of `reason`. Returns only if that failed.
+    /// Executes the previous image again, and tells it the `reason`. Returns only if the exec failed.
     pub fn give_back(self, reason: &str) -> io::Error {
         let reason: String = reason.chars().filter(|c| !c.is_control()).take(500).collect();
         let value = format!("{}:{}:{reason}", self.memory.as_fd().as_raw_fd(), self.before.as_raw_fd());

@@ -50,7 +50,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-/// Waits until one of the descriptors is readable (or closed), or until the moment `until` has come. Returns for each
+/// Waits until one of the descriptors is readable (or closed), or until the time `until` has come. Returns for each
 /// descriptor whether it is readable.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> =
@@ -58,7 +58,7 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Resu
     loop {
         let timeout = match until {
             None => PollTimeout::NONE,
-            // The timeout is rounded up to whole milliseconds, so that poll does not time out before the moment.
+            // The timeout is rounded up to whole milliseconds, so that poll does not time out before `until`.
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
                 PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -72,7 +72,7 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Resu
     }
 }
 
-/// Sets the name of the calling process that `ps` and `pkill -x` see: the first 15 bytes of `name`.
+/// Sets the name that `ps` and `pkill -x` see for the calling process: the first 15 bytes of `name`.
 pub fn set_process_name(name: &str) -> io::Result<()> {
     let short: Vec<u8> = name.bytes().take(15).collect();
     let name = std::ffi::CString::new(short)?;
@@ -101,7 +101,8 @@ pub fn now_ms() -> i64 {
 /// How many descriptors dq-master and a small dq-server need.
 const DESCRIPTORS_MIN: u64 = 512;
 
-/// Raises the limit of open descriptors to the maximum that the system allows this process. Returns the new limit.
+/// Raises the limit of open descriptors to the maximum that the system allows this process. Returns the new limit. A
+/// maximum below `DESCRIPTORS_MIN` is an error.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;

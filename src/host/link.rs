@@ -16,8 +16,8 @@ pub enum ToChild {
     Drain {
         /// How much time the drain has, in milliseconds from now. `None`: there is no limit.
         within_ms: Option<u64>,
-        /// Whether a new process replaces the child, and may take over its connections. The message has an older name
-        /// for this field.
+        /// Whether a new process replaces the child, and may take over its connections. In the message, this field has
+        /// an older name.
         #[serde(rename = "successor")]
         replaced: bool,
     },
@@ -34,7 +34,8 @@ pub enum ToMaster {
     Ready,
     /// The answer to a ping: the main loop of the child works.
     Alive {
-        /// How long one of its workers has been past its own deadline, in milliseconds. 0: no worker is past it.
+        /// How long one of its workers has been past its own deadline, in milliseconds. 0: no worker is past its
+        /// deadline.
         overdue_ms: u64,
     },
     /// The child is about to end, because it cannot continue.

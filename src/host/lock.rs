@@ -27,7 +27,7 @@ pub enum RunDirError {
         path: PathBuf,
         /// The pid that is written in the lock's file.
         pid: String,
-        /// Whether that master is dead, and another process holds its lock.
+        /// Whether that master is dead or is ending. Then its lock may be free soon.
         dead: bool,
     },
     /// The folder cannot be used.
@@ -49,7 +49,7 @@ pub struct RunDirLock {
 
 impl RunDirLock {
     /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead or is ending,
-    /// the lock is tried again for `patience`. This master, or a child that it was just starting, may still hold the
+    /// the lock is tried again for `patience`. That master, or a child that it was just starting, may still hold the
     /// lock for a moment.
     pub fn take(path: &Path, patience: Duration) -> Result<RunDirLock, RunDirError> {
         let until = Instant::now() + patience;
@@ -101,7 +101,8 @@ impl RunDirLock {
         Ok(RunDirLock { lock })
     }
 
-    /// Empties the lock's file, at the end of the master. Another process may soon have the pid that is in the file.
+    /// Empties the lock's file. Call this when the master ends, because another process may soon get the pid that is in
+    /// the file.
     pub fn remove_pid(&self) -> io::Result<()> {
         self.lock.set_len(0)
     }
@@ -118,8 +119,8 @@ pub fn make_folder_in_run_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Returns whether the folder still has the file of its dq-master. Without it, `dq` finds no daemon there, and another
-/// dq-master could start.
+/// Returns whether the folder still has the file of its dq-master. Without this file, `dq` finds no daemon there, and
+/// another dq-master could start.
 pub fn has_lock(run_dir: &Path) -> bool {
     run_dir.join(FILE).exists()
 }

@@ -30,7 +30,7 @@ pub(super) struct LogLineFormatter {
 }
 
 impl LogLineFormatter {
-    /// Returns the line of a record, with its end.
+    /// Returns the line of a record, with a line break at its end.
     pub fn line(&self, record: &Record<'_>) -> String {
         let mut fields = Fields::default();
         // A field that cannot be read is left out.
@@ -148,7 +148,7 @@ fn is_bare(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c > ' ' && !matches!(c, '"' | '=' | '\\') && !c.is_control())
 }
 
-/// Returns the characters that give the level of a line to the journal (sd-daemon(3)).
+/// Returns the characters that tell the journal the level of a line (sd-daemon(3)).
 fn priority(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -158,7 +158,7 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-/// Whether systemd has connected this descriptor to its journal. systemd shows this in JOURNAL_STREAM
+/// Returns whether systemd has connected this descriptor to its journal. systemd shows this in JOURNAL_STREAM
 /// (systemd.exec(5)).
 pub(super) fn is_journal(fd: impl AsFd) -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };

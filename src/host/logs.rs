@@ -168,8 +168,8 @@ impl FileLogger {
         file.file.write_all(line.as_bytes())
     }
 
-    /// Opens the first file of a day that is not full. A day has several files, and `part` is the number of a file. The
-    /// search begins with the file that has this number. Removes old files.
+    /// Opens the first file of the day that is not full. A day may have several files, which are numbered. The search
+    /// begins with number `part`. Also removes old files.
     fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenLogFile> {
         loop {
             let path = self.folder.join(file_name(kind, &date, part));
@@ -182,7 +182,7 @@ impl FileLogger {
         }
     }
 
-    /// Removes the oldest files of a kind. Another process may do the same.
+    /// Removes the oldest files of a kind. Another process may do the same at the same time, so an error is ignored.
     fn remove_old(&self, kind: &str) {
         if self.settings.keep == 0 {
             return;

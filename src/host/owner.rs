@@ -1,8 +1,8 @@
 //! Owners of leases. Each process locks a file in `run_dir/owners` for as long as the process lives. The file's name is
 //! a random tag. So other processes can tell a living owner from a dead one without a clock.
 //!
-//! A process may pass the descriptor of its lock to another one, together with some of its leases. The lock is free when
-//! both have closed the descriptor.
+//! A process may pass the descriptor of its lock to another one, together with some of its leases. The lock is free
+//! when both processes have closed the descriptor.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,8 +25,8 @@ pub fn random_name() -> io::Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
-/// The calling process as an owner of leases. When this value is dropped, the owner counts as dead, unless another
-/// process has the lock too.
+/// The calling process as an owner of leases. When this value is dropped, the owner counts as dead if no other process
+/// has the lock.
 #[derive(Debug)]
 pub struct Owner {
     tag: String,
@@ -135,8 +135,8 @@ impl Owners {
         std::iter::once(self.newcomers.as_fd()).chain(self.living.iter().map(AsFd::as_fd))
     }
 
-    /// Returns the owners whose process is gone, except those that another process already holds as a [`DeadOwner`]. If
-    /// somebody has removed the folder, no owner is known to be dead.
+    /// Returns the owners whose process is gone. An owner that another process already holds as a [`DeadOwner`] is left
+    /// out. If somebody has removed the folder, no owner is known to be dead.
     pub fn dead(&mut self) -> io::Result<Vec<DeadOwner>> {
         // The events themselves do not matter, because all owners are checked.
         while self.newcomers.read_events().is_ok_and(|events| !events.is_empty()) {}
@@ -179,8 +179,8 @@ impl OwnerCheck {
         };
         let mut pid = String::new();
         file.read_to_string(&mut pid)?;
-        // The watch begins before the lock is tried. If the process ends after this, the watch reports it. If it has
-        // already ended, its lock is free, even if another process now has its pid.
+        // The watch begins before the lock is tried. If the process ends after this, the watch reports it. If the
+        // process has already ended, its lock is free, even if another process has the same pid now.
         let watch = pid.trim().parse().ok().and_then(|pid| watch(pid).ok());
         match (file.try_lock(), watch) {
             (Ok(()), _) => Ok(OwnerCheck::Dead(file)),

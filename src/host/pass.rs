@@ -115,16 +115,16 @@ impl PassSocket {
         Ok(())
     }
 
-    /// Sends the verdicts on what was received, in the order of receipt, without waiting. An error of the kind
-    /// `WouldBlock` means that nothing was sent.
+    /// Sends verdicts on received messages, one byte for each message, in the order of receipt. Does not wait. An error
+    /// of the kind `WouldBlock` means that nothing was sent.
     pub fn reply(&self, verdicts: &[u8]) -> io::Result<()> {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         nix::sys::socket::send(self.0.as_raw_fd(), verdicts, flags)?;
         Ok(())
     }
 
-    /// Returns the verdicts on what was sent, without waiting. None: no verdicts have arrived. If the other side has
-    /// ended, this is an error of the kind `UnexpectedEof`.
+    /// Returns the verdicts on sent messages, without waiting. None: no verdicts have arrived. If the other side has
+    /// ended, the result is an error of the kind `UnexpectedEof`.
     pub fn replies(&self) -> io::Result<Option<Vec<u8>>> {
         let mut verdicts = vec![0; PASSED_MAX];
         loop {
@@ -134,8 +134,8 @@ impl PassSocket {
                     verdicts.truncate(count);
                     Ok(Some(verdicts))
                 }
-                // The other side ended before it read everything. This error comes once, before the verdicts that the
-                // other side sent.
+                // The other side ended before it read everything. The kernel reports this error once. After that, the
+                // verdicts that the other side sent can be read.
                 Err(Errno::ECONNRESET | Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => Ok(None),
                 Err(e) => Err(e.into()),
@@ -144,7 +144,7 @@ impl PassSocket {
     }
 
     /// Receives the next message, and its descriptor if there is one. None: no message has arrived. If the other side
-    /// has ended, this is an error of the kind `UnexpectedEof`.
+    /// has ended, the result is an error of the kind `UnexpectedEof`.
     pub fn receive(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         let mut bytes = vec![0; PASSED_MAX];
         let mut space = nix::cmsg_space!([RawFd; 4]);
@@ -154,7 +154,7 @@ impl PassSocket {
             let message = loop {
                 match recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags) {
                     Ok(message) => break message,
-                    // As in `replies`.
+                    // These errors have the same meaning as in `replies`.
                     Err(Errno::ECONNRESET | Errno::EINTR) => {}
                     Err(Errno::EAGAIN) => return Ok(None),
                     Err(e) => return Err(e.into()),

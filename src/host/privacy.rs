@@ -16,9 +16,9 @@ pub fn keep_new_files_private() {
     umask(Mode::from_bits_truncate(0o077));
 }
 
-/// Removes the rights of other users to the files of a folder whose names begin with `prefix`. Earlier releases left
-/// the modes of new files to the umask. The rights of the group do not change. Sockets and folders do not change
-/// either, because other users may reach the API over a socket.
+/// Removes the rights of other users to some files of a folder: the files with names that begin with `prefix`. Earlier
+/// releases left the modes of new files to the umask. The rights of the group do not change. Sockets and folders do not
+/// change either, because other users may reach the API over a socket.
 pub fn keep_old_files_private(folder: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let own_user = nix::unistd::geteuid().as_raw();

@@ -1,4 +1,4 @@
-//! Memory that can be read and handed down, and can never be changed again.
+//! Sealed memory: processes can read it and pass it to their children, but nobody can change it any more.
 
 use std::fs::File;
 use std::io::{self, Write};

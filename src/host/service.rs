@@ -11,7 +11,8 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{getsockopt, sockopt};
 pub use sd_notify::NotifyState;
 
-/// The variables that hand sockets over to this process. They must not reach the processes that it starts.
+/// The variables that hand sockets over to this process. Processes that this process starts must not get these
+/// variables.
 pub(super) const ACTIVATION: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// The variables that say where the manager listens, and how often it wants a sign of life. Children do not get these

@@ -1,4 +1,4 @@
-//! Signals as a descriptor: a handler notes the signal and writes a byte, and the loop reads it.
+//! Signals as a descriptor: a handler notes the signal and writes a byte, and the main loop reads this byte.
 
 use std::io::{self, ErrorKind, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ impl Signals {
         let mut noted = Vec::new();
         for &signal in signals {
             let flag = Arc::new(AtomicBool::new(false));
-            // The flag is registered first, so that it is set when the byte wakes the loop.
+            // The flag is registered first, so that the flag is set when the byte wakes the main loop.
             signal_hook::flag::register(signal as i32, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal as i32, wake.try_clone()?)?;
             noted.push((signal, flag));

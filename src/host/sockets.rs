@@ -1,4 +1,5 @@
-//! Binds listening sockets. They belong to dq-master, and children get copies. Also sets an option of connections.
+//! Binds listening sockets. These belong to dq-master, and children get copies. Also sets the option of a connection
+//! that finds lost clients.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -30,10 +31,11 @@ pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListen
     Ok(listener)
 }
 
-/// Makes the system ask the other side of a silent connection from time to time whether it is still there. If its machine
-/// is gone, the connection ends with an error after two minutes. Otherwise a client that waits for a job and has lost its
-/// power would keep its place for ever, and would get a job. (If something was just sent to the client, the system tries
-/// to send it again and asks nothing. Then the connection ends after some 15 minutes.)
+/// Makes the system ask the other side of a silent connection from time to time whether it is still there. If the
+/// machine of the other side is gone, the connection ends with an error after two minutes. Without this option, dq
+/// would still count a client that has lost its power as a client that waits for a job, and would lease a job for it.
+/// (If dq has just sent something to the client, the system sends it again instead of asking. Then the connection ends
+/// after some 15 minutes.)
 pub fn find_lost_clients(connection: &impl AsFd) -> io::Result<()> {
     setsockopt(connection, sockopt::KeepAlive, &true)?;
     setsockopt(connection, sockopt::TcpKeepIdle, &60)?;

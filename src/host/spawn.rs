@@ -18,14 +18,14 @@ use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 use super::inherit::{FDS, FIRST_FD, HANDOVER, SLOT};
 use super::service::{ACTIVATION, NOTIFICATION};
 
-/// Copies of the child's descriptors first get numbers from this one upwards. Then they are moved to lower numbers.
+/// Copies of the child's descriptors first get numbers from this number upwards. Then they are moved to lower numbers.
 const ABOVE: RawFd = 256;
 
-/// Descriptors that dq got from its own parent have numbers below this one.
+/// Descriptors that dq got from its own parent have numbers below this number.
 const INHERITED_MAX: u64 = 1 << 16;
 
 /// Returns the executable that this process runs, as it was when the process started. If the file was replaced since
-/// then, this is still the old file.
+/// then, the result is still the old file.
 pub fn own_executable() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/self/exe")?.into())
 }
@@ -33,7 +33,7 @@ pub fn own_executable() -> io::Result<OwnedFd> {
 /// A child to be started.
 #[derive(Debug)]
 pub struct Spawn<'a> {
-    /// What it executes.
+    /// The executable file that the child executes.
     pub executable: BorrowedFd<'a>,
     /// The name of the child's slot. It is also `argv[0]`. The child learns its role from this name.
     pub name: String,
@@ -43,8 +43,9 @@ pub struct Spawn<'a> {
 }
 
 impl Spawn<'_> {
-    /// Starts the child. The calling process must have no other threads: between fork and exec the child runs on a copy
-    /// of its memory.
+    /// Starts the child. The calling process must have no other threads. Between fork and exec, the child runs on a
+    /// copy of the memory of the calling process. If another thread held a lock at the fork, nobody would release the
+    /// lock in this copy.
     pub fn start(&self) -> io::Result<Pid> {
         let above = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
             let copy = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(ABOVE))?;
@@ -59,7 +60,7 @@ impl Spawn<'_> {
         let environment = self.environment()?;
         let (failed, low) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         let report = above(low.as_fd())?;
-        // The parent reads until the last copy of the pipe's writing end is closed.
+        // The parent reads until all copies of the pipe's writing end are closed, so it closes its own copies.
         drop(low);
         // SAFETY: the process has only one thread, as the comment of this function demands. The child only places
         // descriptors, resets signals and executes.
@@ -115,9 +116,9 @@ fn mark_close_on_exec(first: RawFd) -> Result<(), Errno> {
     .map(drop)
 }
 
-/// Does the same with one call for each descriptor, for older kernels, and for containers whose filter of system calls
-/// does not know the faster call. dq opens each descriptor with this mark, so only those that it got from its own
-/// parent matter. Those have low numbers.
+/// Marks the same descriptors with one call for each of them. This is for older kernels, and for containers with a
+/// filter of system calls that does not know `close_range`. dq marks each descriptor when it opens it. So only the
+/// descriptors that dq got from its own parent have no mark yet, and these have low numbers.
 fn mark_each_close_on_exec(first: RawFd) -> Result<(), Errno> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     for fd in first..limit.min(INHERITED_MAX) as RawFd {
@@ -168,9 +169,9 @@ fn become_child(
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It ended with this code.
+    /// The process ended with this code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal ended the process.
     Signal(i32),
 }
 
@@ -186,14 +187,13 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Returns a child that ended, if there is one. If this process is pid 1, the child may be a process that it did not
-/// start.
+/// Returns a child that ended, if there is one. If this process is pid 1, the child may be a process that this process
+/// did not start.
 pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
     loop {
         let mut status = 0;
         // SAFETY: writes one number to `status`. (`waitpid` of nix does not know real-time signals. If such a signal
-        // ended a child, it would return an error after it has reaped the child, and the pid of the child would be
-        // lost.)
+        // ended a child, nix would reap the child and then return an error, and the pid of the child would be lost.)
         match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
             0 => return Ok(None),
             -1 => match Errno::last() {

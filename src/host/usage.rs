@@ -7,10 +7,10 @@ use nix::unistd::{SysconfVar, sysconf};
 /// What a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The memory of the process in bytes (PSS): the memory that no other process uses, and its part of shared memory.
-    /// If PSS may not be read, this is all of its memory (RSS).
+    /// The memory of the process in bytes (PSS): the memory that no other process uses, and a share of the memory that
+    /// several processes use. If dq may not read the PSS, this is all memory of the process (RSS).
     pub memory_bytes: u64,
-    /// The processor time since it was started.
+    /// The processor time that the process has used since it was started.
     pub cpu: Duration,
 }
 
@@ -47,7 +47,7 @@ pub fn waits_of(pid: i32) -> Option<u64> {
 
 fn stat_of(pid: i32) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain anything, also parentheses.
+    // The name of the process is in parentheses, and may itself contain parentheses. So the last `)` ends the name.
     Some(stat.rsplit_once(") ")?.1.split_whitespace().map(str::to_owned).collect())
 }
 

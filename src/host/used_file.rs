@@ -1,6 +1,6 @@
 //! Remembers which file of the embedded store the processes of a daemon use. The first process that opens the file
-//! notes it in `run_dir`, and the others open no other file. So if the file is moved away and later moved back, it has
-//! all jobs. Meanwhile, no job is acknowledged into another file.
+//! notes it in `run_dir`, and the other processes open only this file. So no job is acknowledged into another file. If
+//! the file is moved away and later moved back, it still has all jobs.
 //!
 //! | | no file at the path | the noted file | another file |
 //! |---|---|---|---|
@@ -8,9 +8,9 @@
 //! | a file is noted | refused | opened | refused |
 //!
 //! A process may die after it has made a file and before it has noted this file. The next process then finds a file
-//! without a note, and notes it. This is the same as after each start of the daemon. If two processes note different
-//! files, the first one wins, and the other process closes its file without having used it. The note is removed when a
-//! dq-master takes `run_dir`. So only a start of the daemon can change to another file.
+//! without a note, and notes it. This is the same as after each start of the daemon. If two processes try to note
+//! different files, only the file of the first process is noted. The second process closes its file, and has not used
+//! it. The note is removed when a dq-master takes `run_dir`. So only a start of the daemon can change to another file.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -32,7 +32,7 @@ fn note_of(run_dir: &Path) -> PathBuf {
     run_dir.join(USED_FILE)
 }
 
-/// Returns the file that is noted.
+/// Returns the file that is noted. None: no file is noted.
 pub fn used_file(run_dir: &Path) -> io::Result<Option<FileId>> {
     let note = note_of(run_dir);
     match fs::read_to_string(&note) {
@@ -49,16 +49,17 @@ pub fn used_file(run_dir: &Path) -> io::Result<Option<FileId>> {
     }
 }
 
-/// Notes a file, unless one is noted. Returns the noted file. If no daemon runs in `run_dir`, nothing is noted.
+/// Notes a file if no file is noted yet. Returns the noted file. If no daemon runs in `run_dir`, nothing is noted.
 pub fn use_file(run_dir: &Path, (dev, ino): FileId) -> io::Result<FileId> {
     if !is_run_dir_taken(run_dir) {
         return Ok((dev, ino));
     }
-    // The note is read first. On a full disk nothing can be written, but processes must still be able to start.
+    // The note is read before anything is written. On a full disk nothing can be written, but processes must still be
+    // able to start.
     if let Some(used) = used_file(run_dir)? {
         return Ok(used);
     }
-    // The note gets its name only when it is whole.
+    // The note gets its name only when it is completely written.
     let draft = run_dir.join(format!("{USED_FILE}.{}", super::random_name()?));
     fs::write(&draft, format!("{dev} {ino}\n"))?;
     let linked = fs::hard_link(&draft, note_of(run_dir));

@@ -14,9 +14,10 @@ pub const LONGEST: usize = 400;
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// When it was made, in Unix milliseconds.
+    /// When the change was made, in Unix milliseconds.
     pub at_ms: i64,
-    /// Who made it: `root`, `account ann`, `token shop`. Empty: anybody who can reach a port that needs no token.
+    /// Who made the change: `root`, `account ann`, `token shop`. Empty: a client without a token, over a port that
+    /// needs no token.
     pub who: String,
     /// What was done, such as `topic.pause`.
     pub action: String,

@@ -2,8 +2,8 @@
 //! or URL, and the URL that is called. Pure.
 //!
 //! A job may be added by somebody who may not change its topic. So a path never leads to another host or out of the
-//! path of the callback. This is true no matter how often a receiver or a proxy unescapes the path. A URL leads only to
-//! hosts that the topic lists. The rules are checked when the job is added. They are checked again for each delivery,
+//! path of the callback. This rule also holds if a receiver or a proxy unescapes the path several times. A URL leads
+//! only to hosts that the topic lists. The rules are checked when the job is added, and again for each delivery,
 //! because the topic may have changed.
 
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ const LAYERS_MAX: usize = 3;
 /// Where a job goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// A path, a query, or both. They are appended to the callback of the topic.
+    /// A path, a query, or a path with a query. It is appended to the callback of the topic.
     Path(String),
     /// A URL that is called in place of the callback of the topic.
     Url(String),
@@ -31,7 +31,7 @@ pub enum Destination {
 /// Why a destination is refused, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDestination {
-    /// It has more than [`DESTINATION_MAX`] bytes.
+    /// The destination has more than [`DESTINATION_MAX`] bytes.
     #[error("it has more than {DESTINATION_MAX} bytes")]
     TooLong,
     /// The path does not begin with a slash or a question mark.
@@ -58,7 +58,7 @@ pub enum InvalidDestination {
     /// Both a path and a URL are given.
     #[error("path and url exclude each other: give one of them")]
     Both,
-    /// It is not an http or https URL with a host.
+    /// The URL is not an http or https URL with a host.
     #[error("it is not an http or https URL with a host, such as \"https://shop7.example/hook\"")]
     NoUrl,
     /// The URL has a user or a password.
@@ -206,7 +206,7 @@ fn parse_url(text: &str) -> Result<Uri, InvalidDestination> {
     let uri: Uri = text.parse().map_err(|_| InvalidDestination::NoUrl)?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
     let port = authority.rsplit(']').next().and_then(|rest| rest.split_once(':')).map(|(_, port)| port);
-    // An invalid port would be replaced by the default port.
+    // Without this check, the default port would later replace an invalid port.
     let is_port = port.is_none() || uri.port_u16().is_some_and(|port| port > 0);
     let has_host = uri.host().is_some_and(|host| !host.is_empty());
     if is_http && is_port && has_host && uri.authority().is_some_and(|whole| whole.as_str() == authority) {
@@ -233,8 +233,8 @@ fn check_path(text: &str) -> Result<(), InvalidDestination> {
     Err(InvalidDestination::Layers)
 }
 
-/// Checks length, characters and escapes. `@` is a legal character of a path. It is refused, because some programs read
-/// the text before an `@` as a user name.
+/// Checks length, characters and escapes. `@` is refused, although it is a legal character of a path, because some
+/// programs read the text before an `@` as a user name.
 fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if text.len() > DESTINATION_MAX {
         return Err(InvalidDestination::TooLong);
@@ -248,8 +248,8 @@ fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if behind.all(is_escape) { Ok(()) } else { Err(InvalidDestination::Escape) }
 }
 
-/// Checks a path in one of its unescaped forms. Some receivers drop the text after a `;` in a segment, and others read
-/// this text as a separate segment. Some drop spaces and dots at the end of a segment.
+/// Checks a path in one of its unescaped forms. Some receivers drop the text after a `;` in a segment, and other
+/// receivers read this text as a separate segment. Some receivers drop spaces and dots at the end of a segment.
 fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
     let path = std::str::from_utf8(path).map_err(|_| InvalidDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {

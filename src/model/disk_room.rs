@@ -4,7 +4,8 @@
 const LARGE_DISK: u64 = 1 << 30;
 
 /// Returns the free space, in bytes, below which a disk of `all` bytes is nearly full. On a small disk, this is a tenth
-/// of the disk. Adds are refused if less than `min_free` bytes are free, so the limit is always somewhat larger.
+/// of the disk. Adds are refused if less than `min_free` bytes are free. The result is larger than `min_free` by at
+/// least a quarter, so that a disk is nearly full before adds are refused.
 pub fn nearly_full_below(all: u64, min_free: u64) -> u64 {
     LARGE_DISK.min(all / 10).max(min_free.saturating_add(min_free / 4))
 }

@@ -9,14 +9,16 @@ use std::fmt::{self, Write};
 pub const LONGEST: usize = 200;
 
 /// The beginning of a text from outside: at most [`LONGEST`] characters. Characters that would move the cursor, begin a
-/// line or change the direction of writing are escaped. An ellipsis stands for what is left out.
+/// line or change the direction of writing are escaped. If characters are left out at the end, an ellipsis takes their
+/// place.
 #[derive(Clone, Copy)]
 pub struct Excerpt<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Excerpt<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cut = LimitedWriter { out: f, left: Some(LONGEST), outcome: Ok(()) };
-        // The error of `write!` is not used. It only says that the limit is reached, or it is also in `outcome`.
+        // The error of `write!` is ignored. It means only that the limit is reached, or `outcome` contains the same
+        // error.
         let _ = write!(cut, "{}", self.0);
         cut.outcome
     }
@@ -37,7 +39,7 @@ pub fn is_escaped(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Passes on a limited number of characters, and refuses the rest.
+/// Passes on a limited number of characters, and refuses all further characters.
 struct LimitedWriter<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     /// How many characters may still be written. None: the limit is passed, and the ellipsis has been written.

@@ -7,10 +7,10 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long failures are remembered, from the first one.
+/// How long failures are counted, from the first failure.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many failures a source may have within that time.
+/// How many failures a source may have within [`WINDOW`].
 pub const MOST: u32 = 10;
 
 /// How many sources are counted separately. All other sources are counted as one source.
@@ -66,12 +66,13 @@ impl FailureKey for ClientSource {
     const OTHERS: ClientSource = ClientSource::Others;
 }
 
-/// The failures of a source for one name, such as the name of an account. The number is a hash of the name.
+/// The key for the failures of a source with one name, such as the name of an account. The number is a hash of the
+/// name.
 impl FailureKey for (ClientSource, u64) {
     const OTHERS: (ClientSource, u64) = (ClientSource::Others, 0);
 }
 
-/// The counts of failures by source: when the first one was, and how many there were.
+/// The counts of failures by source: when the first failure was, and how many failures there were.
 #[derive(Debug)]
 pub struct FailureLimiter<K = ClientSource> {
     most: u32,

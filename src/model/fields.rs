@@ -2,8 +2,8 @@
 //! adds. Pure.
 //!
 //! `notify_time` is when the next (or current) delivery is due, `dq_set_time` is when the job was added, and
-//! `exp_notify_nums` is the number of failed deliveries. All three replace fields of the same name. `exp_notify_nums`
-//! is added only if a delivery has failed.
+//! `exp_notify_nums` is the number of failed deliveries. These three fields replace fields of the same names.
+//! `exp_notify_nums` is added only if a delivery has failed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -47,7 +47,7 @@ impl BodyFields {
         BodyFields(members.unwrap_or_else(|| vec![("body".to_owned(), text.to_owned())]))
     }
 
-    /// Adds the daemon's own fields, with times in `zone`.
+    /// Adds the fields of the daemon, with times in `zone`.
     pub fn with(mut self, daemon_fields: DaemonFields, zone: &TimeZone) -> BodyFields {
         self.set("notify_time", quoted(&local_time(daemon_fields.due_ms, zone)));
         self.set("dq_set_time", quoted(&local_time(daemon_fields.added_ms, zone)));

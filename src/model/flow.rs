@@ -1,5 +1,5 @@
-//! Decides which ready jobs must wait, because of rate limits or because of the circuits of topics whose receivers
-//! fail. Pure: the current time is an argument, and the decision is the result.
+//! Decides which ready jobs must wait, because of rate limits, or because of the circuits of topics with failing
+//! receivers. Pure: the current time is an argument, and the decision is the result.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -20,7 +20,6 @@ pub struct LimitName(String);
 impl LimitName {
     /// Returns the name for a host.
     pub fn from_host(host: &str) -> LimitName {
-        // The name of a topic has no colon.
         LimitName(format!("host:{host}"))
     }
 
@@ -42,7 +41,7 @@ impl From<&LimitName> for LimitName {
     }
 }
 
-/// For maps: a topic is found by its name.
+/// A map with [`LimitName`] keys can look up a topic by the text of its name.
 impl Borrow<str> for LimitName {
     fn borrow(&self) -> &str {
         &self.0
@@ -61,7 +60,7 @@ impl fmt::Display for LimitName {
 pub struct TokenBucket {
     /// The time from one token to the next, in microseconds.
     pub step_us: f64,
-    /// How many tokens the bucket holds.
+    /// How many tokens the bucket has when it is full.
     pub burst: u32,
 }
 
@@ -70,9 +69,10 @@ pub struct TokenBucket {
 pub struct RateGrant {
     /// How many tokens were taken.
     pub granted: u32,
-    /// The time after which the caller asks again, if there were too few tokens.
+    /// The time after which the caller asks again. None: the caller got all tokens that it asked for.
     pub again: Option<Duration>,
-    /// The time up to which the tokens are spent, in Unix microseconds. This is the whole stored state of a bucket.
+    /// A moment in Unix microseconds, the only stored value of a bucket. If the moment is not in the future, the bucket
+    /// is full. For each token that is taken, the moment moves forward by `step_us`.
     pub spent_us: f64,
 }
 
@@ -89,14 +89,14 @@ impl TokenBucket {
     pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> RateGrant {
         let TokenBucket { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
-        // No wait is longer than the time in which a bucket fills. This is also true after a change of the rate, and
-        // after a clock that was ahead was set back.
+        // No wait is longer than the time in which a bucket fills. This limit is also needed after the rate was
+        // changed, and after a clock that was ahead was set back.
         let spent_us = (spent_us - f64::from(unused) * step_us).max(now_us).min(now_us + full);
         let there = ((now_us + full - spent_us) / step_us + 0.001).floor() as u32;
         let granted = want.min(there);
         let spent_us = spent_us + f64::from(granted) * step_us;
-        // The caller does not ask again for each token. But the caller asks before the bucket is full, so no token is
-        // lost.
+        // The caller asks again when half of the bucket is full, or earlier if fewer tokens are missing. So the caller
+        // does not ask for each single token, and it asks before a full bucket loses tokens.
         let next = (want - granted).min((burst / 2).max(1));
         let wait_us = (spent_us + f64::from(next) * step_us - now_us - full).max(1000.0);
         let again = (granted < want).then(|| Duration::from_micros(wait_us.ceil() as u64));
@@ -109,7 +109,8 @@ impl TokenBucket {
     }
 }
 
-/// Returns how long jobs wait after a circuit was opened `opens` times in a row. `first` is the first pause.
+/// Returns how long jobs wait after a circuit was opened `opens` times in a row. `first` is the pause after the first
+/// opening.
 pub fn pause(first: Duration, opens: u32) -> Duration {
     (first * 2_u32.saturating_pow(opens.saturating_sub(1).min(4))).min(first * 10)
 }
@@ -119,7 +120,7 @@ pub fn pause(first: Duration, opens: u32) -> Duration {
 pub enum CircuitChange {
     /// The circuit opens: the jobs of the topic wait.
     Open {
-        /// For how long they wait.
+        /// How long the jobs wait.
         pause: Duration,
         /// How often the circuit was opened in a row, including this time. The first time is 1.
         opens: u32,
@@ -137,15 +138,15 @@ struct FailureRun {
     /// Failures in a row.
     failures: u32,
     /// When the circuit was opened, or when the probe that closed it began. A failure of a callback that began before
-    /// this moment gives no new information. While the circuit is open, callbacks other than the probe may begin after
-    /// this moment. Their jobs come from nodes that do not know that the circuit is open.
+    /// this moment gives no new information. Some nodes may not know that the circuit is open, and still give jobs. So
+    /// callbacks that are not the probe may begin after this moment.
     opened_at: Option<Instant>,
 }
 
 impl CircuitTable {
     /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
-    /// (What happens to the job does not matter here.) `probe`: if the callback was the probe, the number of times that
-    /// the circuit had been opened in a row.
+    /// (What happens to the job does not matter here.) `probe`: if the callback was the probe, how often the circuit
+    /// had been opened in a row before it. None: the callback was not the probe.
     pub fn record_end(
         &mut self,
         topic: &Topic,
@@ -185,7 +186,7 @@ impl CircuitTable {
         Some(CircuitChange::Open { pause, opens })
     }
 
-    /// Records that the circuit of a topic is open, as the store reported. Any process may have opened it.
+    /// Records that the circuit of a topic is open, as the store reported. Any process may have opened the circuit.
     pub fn record_open(&mut self, topic: &TopicName, now: Instant) {
         let seen = self.0.entry(topic.clone()).or_default();
         if seen.opened_at.is_none() {

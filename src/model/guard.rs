@@ -28,7 +28,7 @@ impl GuardRules {
         GuardRules { guard: callback.guard, allow: callback.allow.clone() }
     }
 
-    /// Returns why an address must not be called. None: it may be called.
+    /// Returns why an address must not be called. None: the address may be called.
     pub fn denies(&self, address: IpAddr) -> Option<&'static str> {
         if self.is_allowed(address) {
             return None;
@@ -37,7 +37,8 @@ impl GuardRules {
     }
 
     /// Returns why an address of a host must not be called. The owner of a name decides which address the name has, and
-    /// could choose a loopback address. So a name must not lead to a server that listens only on this host.
+    /// could choose a loopback address. Then the name would lead to a server that listens only on this host. So a
+    /// loopback address is also denied if the host is a name that is not `localhost`.
     pub fn denies_host(&self, host: &str, address: IpAddr) -> Option<&'static str> {
         let is_loopback = || meant(address).into_iter().any(|meant| meant.is_loopback());
         self.denies(address).or_else(|| {
@@ -61,7 +62,7 @@ impl GuardRules {
         never.or(private.filter(|_| self.guard == GuardLevel::Strict))
     }
 
-    /// Returns why a URL whose host is an address must not be called. None: the URL may be called, or its host is a
+    /// Returns why a URL must not be called, if its host is an address. None: the URL may be called, or its host is a
     /// name. A name must be resolved before it is checked.
     pub fn denies_literal(&self, url: &str) -> Option<String> {
         let uri: Uri = url.parse().ok()?;
@@ -77,8 +78,8 @@ pub fn refusal(url: &str, address: IpAddr, why: &str) -> String {
     )
 }
 
-/// Call this only for a host that has a loopback address. Returns whether the text of the host shows this without a
-/// look-up: the text is an address, or `localhost` (RFC 6761, 6.3).
+/// Returns whether the text of a host shows its address without a look-up: the text is an address, or `localhost` (RFC
+/// 6761, 6.3). Call this function only for a host that has a loopback address.
 fn is_written_as_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     literal(host).is_some() || name == "localhost" || name.ends_with(".localhost")
@@ -125,7 +126,7 @@ fn meant(address: IpAddr) -> Vec<IpAddr> {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => vec![v4(high, low)],
         // NAT64 of a local network (RFC 8215). The position of the IPv4 address depends on the length of the prefix
         // (RFC 6052, 2.2), which is not known. So all positions are tried. No host has an address that begins with 0.
-        // So a position with such an address is not the right one.
+        // So a position with such an address is left out.
         [0x64, 0xff9b, 1, ..] => {
             let places = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
             let forms = places.map(|place| place.map(|at: usize| o[at])).into_iter();
@@ -133,7 +134,7 @@ fn meant(address: IpAddr) -> Vec<IpAddr> {
         }
         // 6to4 (RFC 3056).
         [0x2002, high, low, ..] => vec![v4(high, low)],
-        // Teredo (RFC 4380, 4): the server, and the client, whose bits are inverted.
+        // Teredo (RFC 4380, 4): the address of the server, and the address of the client with inverted bits.
         [0x2001, 0, high, low, _, _, hidden_high, hidden_low] => {
             vec![v4(high, low), v4(!hidden_high, !hidden_low)]
         }

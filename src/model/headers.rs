@@ -1,11 +1,11 @@
-//! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
+//! The headers that a job carries to its receiver: which headers are allowed, and the text that a store keeps. Pure.
 //!
 //! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers like those of
 //! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (the job that this job
 //! follows), `:ttr` (how long a client may work on the job, ms), and `:expires` (no attempt begins after this moment,
 //! Unix ms). The pseudo-headers are the first members of the text, in this order. Their values contain no quotation
-//! marks. No real header has such a name. If an earlier release reads such a text, it does not send the pseudo-headers
-//! to the receiver.
+//! marks. No real header has such a name. An earlier release that reads such a text does not send the pseudo-headers to
+//! the receiver.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -29,10 +29,10 @@ pub const BYTES_MAX: usize = 4096;
 /// Why headers were refused: which header, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHeaders {
-    /// The JSON is not an object whose values are strings.
+    /// The JSON is not an object, or a value in it is not a string.
     #[error("not an object of strings, such as {{\"x-tenant\": \"7\"}}")]
     NoObject,
-    /// There are more than [`HEADERS_MAX`].
+    /// There are more than [`HEADERS_MAX`] headers.
     #[error("there are more than {HEADERS_MAX}")]
     TooMany,
     /// Names and values have more than [`BYTES_MAX`] bytes together.
@@ -62,7 +62,7 @@ const URL: &str = ":url";
 const TAGS: &str = ":tags";
 
 /// The name of the member with the number of a job's priority, in the text of a Redis store. This member is the first
-/// one of the text. It is not a part of the headers, because the store itself reads it.
+/// member of the text. [`Headers`] does not contain the priority, because the store itself reads this member.
 pub const PRIORITY: &str = ":priority";
 
 /// A store keeps the headers of a job as a JSON text. These members of the text have the followers of the job. `:then`
@@ -73,7 +73,7 @@ const NEXT: &str = ":next";
 /// The name of the member with the job that a follower follows, in the text of a store.
 const AFTER: &str = ":after";
 
-/// The member with the time to run.
+/// The name of the member with the time to run, in the text of a store.
 const TTR: &str = ":ttr";
 
 /// The name of the member with the moment after which no attempt begins, in the text of a store.
@@ -204,7 +204,7 @@ impl Headers {
         self.destination.as_ref()
     }
 
-    /// Returns the destination as the first member of [`Headers::to_text`]. Empty: there is none.
+    /// Returns the destination as the first member of [`Headers::to_text`]. Empty: there is no destination.
     pub fn destination_text(destination: Option<&Destination>) -> String {
         let (name, value) = match destination {
             Some(Destination::Path(path)) => (PATH, path),
@@ -324,8 +324,8 @@ impl<'de> Deserialize<'de> for Pairs {
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
-                    // The loop keeps only one header more than allowed, because with this number, the headers are
-                    // refused.
+                    // The loop keeps at most one header more than allowed. That is enough for [`Headers::new`] to
+                    // refuse the headers.
                     if pairs.len() <= HEADERS_MAX {
                         pairs.push(pair);
                     }

@@ -29,7 +29,7 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Its own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
-    /// The number of attempts that were made before this add. They count for the limit of attempts.
+    /// The number of attempts that were made before this add. These attempts count for the limit of attempts.
     pub attempts: u32,
     /// The headers that its callbacks carry in addition to the headers of the topic.
     pub headers: Headers,
@@ -38,7 +38,7 @@ pub struct NewJob {
 }
 
 impl NewJob {
-    /// Returns a job with defaults for everything else. If it is added, it replaces a job with the same id.
+    /// Returns a job with defaults for everything else. When the job is added, it replaces a job with the same id.
     pub fn new(key: JobKey, body: Body, due: Due) -> NewJob {
         NewJob {
             key,
@@ -55,7 +55,7 @@ impl NewJob {
 }
 
 /// One attempt, as it is stored with its job. The stores also keep the array from [`Attempt::to_array`]. So the order
-/// of the fields must not change. The same is true for [`LateStart`].
+/// of the fields must not change. The order of the fields of [`LateStart`] must not change either.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The number of the attempt, from 1.

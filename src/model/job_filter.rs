@@ -1,11 +1,11 @@
-//! Selects the pending jobs and dead letters for a search, or for a change of many jobs. Pure.
+//! Selects jobs that have not ended, and dead letters, for a search, or for a change of many jobs. Pure.
 
 use crate::headers::Headers;
 use crate::job::State;
 use crate::tags::Tag;
 
 /// A filter of jobs that have not ended, and of dead letters. A job must meet all conditions that are set. An empty
-/// filter selects all. The topic is not a part of the filter.
+/// filter selects all jobs. The topic is not a part of the filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobFilter {
     /// The states. Empty: any.

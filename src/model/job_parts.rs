@@ -1,6 +1,6 @@
 //! What a job consists of: its topic's name, its id, body, state, priority and due time. Pure: no I/O, no clock.
 //!
-//! Moments are Unix milliseconds in an `i64` whose name ends in `_ms`. Spans are [`Duration`]s.
+//! A moment is an `i64` in Unix milliseconds, and its name ends in `_ms`. A span is a [`Duration`].
 
 use std::fmt;
 use std::sync::Arc;

@@ -27,7 +27,7 @@ impl JobPriority {
         JobPriority(number)
     }
 
-    /// Returns its number.
+    /// Returns the number of the priority.
     pub fn number(self) -> u32 {
         self.0
     }

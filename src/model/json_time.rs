@@ -16,8 +16,8 @@ pub const DURATION: &str =
 pub const MOMENT: &str =
     "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds without quotation marks";
 
-/// Reads a duration: a number of seconds, or a text such as `"90s"`. None: the value has no such form, or is longer
-/// than dq can wait.
+/// Reads a duration: a number of seconds, or a text such as `"90s"`. None: the value does not have one of these forms,
+/// or is longer than dq can wait.
 pub fn duration(raw: &RawValue) -> Option<Duration> {
     let text = raw.get();
     let duration = match text.parse() {
@@ -31,8 +31,8 @@ pub fn duration(raw: &RawValue) -> Option<Duration> {
 }
 
 /// Reads a moment: a number of Unix milliseconds, or a text in RFC 3339 with an offset. Returns Unix milliseconds. A
-/// part of a millisecond counts as a whole millisecond, so that no job is early. None: the value has no such form, or
-/// is later than the year 9999, or is in [Unix seconds](is_seconds).
+/// part of a millisecond counts as a whole millisecond, so that no job is early. None: the value does not have one of
+/// these forms, or is later than the year 9999, or is in [Unix seconds](is_seconds).
 pub fn moment_ms(raw: &RawValue) -> Option<i64> {
     let json = raw.get();
     let at = match whole(json) {
@@ -54,18 +54,19 @@ pub fn rfc3339(ms: i64) -> String {
     format!("{:.3}Z", on_wall_clock(ms, &TimeZone::UTC))
 }
 
-/// Returns what the clocks of a zone show at a moment in Unix milliseconds. For all later times, returns the end of the
-/// year 9999.
+/// Returns what the clocks of a zone show at a moment in Unix milliseconds. If the moment is after the year 9999,
+/// returns the end of the year 9999.
 pub fn on_wall_clock(ms: i64, zone: &TimeZone) -> DateTime {
-    // A `jiff::Timestamp` cannot hold the end of the year 9999, because that moment has no local time in some zones.
+    // A `jiff::Timestamp` cannot hold the end of the year 9999, because that moment has no local time in some zones. So
+    // only the offset of the zone is taken from the timestamp.
     let at = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);
     let offset_ms = i64::from(zone.to_offset(at).seconds()) * 1000;
     let epoch = jiff::civil::date(1970, 1, 1).to_datetime(jiff::civil::Time::midnight());
     epoch.saturating_add(jiff::SignedDuration::from_millis(ms.saturating_add(offset_ms)))
 }
 
-/// Reads a whole number from JSON, also in the form that encoders of floating-point numbers write: `1800000.0`,
-/// `1.8E6`.
+/// Reads a whole number from JSON. The number may also have a form that encoders of floating-point numbers write:
+/// `1800000.0`, `1.8E6`.
 pub fn whole(json: &str) -> Option<i64> {
     const EXACT: f64 = (1_i64 << 53) as f64;
     json.parse().ok().or_else(|| {

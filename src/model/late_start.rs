@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// If an attempt begins this long or longer after its due time, the reason is stored with the attempt.
 pub const NOTED: Duration = Duration::from_secs(1);
 
-/// Why a job had to wait. The consumer that called the receiver determines the reason. Only [`LateReason::TopicPaused`]
-/// is found later, in the audit log.
+/// Why a job had to wait. The consumer that called the receiver determines the reason. There is one exception:
+/// [`LateReason::TopicPaused`] is found later, in the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {

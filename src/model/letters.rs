@@ -6,7 +6,8 @@ use crate::job::Attempt;
 use crate::tags::{Tag, Tags};
 use crate::topic::Rate;
 
-/// A filter of dead letters. A dead letter must meet all conditions that are set. An empty filter selects all.
+/// A filter of dead letters. A dead letter must meet all conditions that are set. An empty filter selects all dead
+/// letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
     /// The text that the id begins with. Empty: any.
@@ -27,7 +28,7 @@ pub struct DeadLetterFilter {
 
 impl DeadLetterFilter {
     /// Returns whether the filter selects a dead letter with this id, these tags and this last attempt. `died_ms`: when
-    /// it became a dead letter, in Unix milliseconds.
+    /// the job became a dead letter, in Unix milliseconds.
     pub fn picks(&self, id: &str, tags: &Tags, died_ms: i64, last: Option<&Attempt>) -> bool {
         let has_reason = || self.reason.is_empty() || last.is_some_and(|a| a.error.contains(&self.reason));
         id.starts_with(&self.id_prefix)
@@ -56,13 +57,13 @@ impl RedrivePace {
         RedrivePace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }
 
-    /// Returns the pace for the jobs after the first `count` jobs. The returned pace begins to count `elapsed` later
-    /// than this pace.
+    /// Returns the pace for the jobs after the first `count` jobs. The spans of the returned pace count from a moment
+    /// that is `elapsed` later than the start of this pace.
     pub fn behind(self, count: usize, elapsed: Duration) -> RedrivePace {
         RedrivePace { after: self.due(count).saturating_sub(elapsed), ..self }
     }
 
-    /// Returns when a job is due that has `count` jobs before it.
+    /// Returns when a job is due, if `count` jobs come before it.
     pub fn due(self, count: usize) -> Duration {
         self.after.saturating_add(self.every.saturating_mul(count as u32))
     }

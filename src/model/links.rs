@@ -10,8 +10,8 @@ use crate::job_parts::{JobId, JobKey, TopicName};
 /// Scripts split the first text at its dots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Then {
-    /// The jobs, with dots between them. Each is the base64url form of a JSON `StoredFollower`. Empty: they are not
-    /// known, or there are none.
+    /// The jobs, with dots between them. Each job is the base64url form of a JSON `StoredFollower`. Empty: there are no
+    /// followers, or the store keeps only `links`.
     pub(crate) full: Box<str>,
     /// Only topics and ids: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this
     /// text.
@@ -29,7 +29,7 @@ impl Then {
         self.links.is_empty()
     }
 
-    /// Returns the text of the followers. Empty: the followers are not known, or there are none.
+    /// Returns the text of the followers. Empty: there are no followers, or the store keeps only their topics and ids.
     pub fn full(&self) -> &str {
         &self.full
     }
@@ -44,7 +44,8 @@ impl Then {
         Then { full: Box::default(), links: self.links.clone() }
     }
 
-    /// Returns the text of each follower. No texts: the followers are not known, or there are none.
+    /// Returns the text of each follower. No texts: there are no followers, or the store keeps only their topics and
+    /// ids.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.full.split('.').filter(|text| !text.is_empty())
     }

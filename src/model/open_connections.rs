@@ -31,7 +31,7 @@ impl OpenConnections {
     }
 
     /// Checks whether there is a place for a connection from this source. `more`: how many further connections are open
-    /// and not counted here yet. They count for the port, but not for the source.
+    /// and not counted here yet. These connections count for the port, but not for the source.
     pub fn check(&self, source: ClientSource, more: usize) -> Result<(), ConnectionRefusal> {
         let open = self.open + more;
         let of_source = self.by_source.get(&source).copied().unwrap_or(0);

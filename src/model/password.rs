@@ -1,6 +1,6 @@
-//! Passwords of people, as dq stores them: hashed with Argon2id, in the PHC string format. Pure: salts are arguments. A
-//! hash and a check take about 20 ms and 19 MiB each, so that guessing is expensive. The caller must run them where no
-//! other work waits for their end.
+//! Passwords of people, as dq stores them: hashed with Argon2id, in the PHC string format. Pure: salts are arguments.
+//! To hash or to check a password takes about 20 ms and 19 MiB, so that guessing is expensive. The caller must do this
+//! work in a thread where no other work waits.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -12,7 +12,7 @@ use argon2::{ARGON2ID_IDENT, Argon2};
 /// The least and the greatest number of characters of a password.
 pub const LENGTHS: [usize; 2] = [8, 256];
 
-/// The error for a password of the wrong length. Holds its number of characters.
+/// The error for a password of the wrong length. Holds the number of characters of the password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has {0} characters, and not {min} to {max}", min = LENGTHS[0], max = LENGTHS[1])]
 pub struct PasswordLengthError(usize);
@@ -55,7 +55,7 @@ impl StoredPassword {
 }
 
 /// Takes as long as the check of an account's password. Call this function when the named account does not exist, so
-/// that the time of the answer does not show this.
+/// that the time of the answer does not show whether an account exists.
 pub fn check_nobodys(password: &str) {
     static NOBODYS: LazyLock<Option<StoredPassword>> =
         LazyLock::new(|| StoredPassword::new("nobody's password", [0; 16]).ok());

@@ -20,7 +20,7 @@ pub enum QuotaLimit {
     Bytes,
     /// The clients of the topic add faster than its `add_rate`.
     TopicRate,
-    /// The holder of a token adds faster than the token's `add_rate`.
+    /// The clients with a token add faster than the `add_rate` of the token.
     TokenRate,
 }
 
@@ -66,7 +66,7 @@ impl OverQuota {
 /// How fast jobs may be added, counted under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddRate {
-    /// Which limit it is.
+    /// [`QuotaLimit::TopicRate`] or [`QuotaLimit::TokenRate`].
     pub limit: QuotaLimit,
     /// The name under which the rate is counted. No topic can have this name, because the name has a colon.
     pub name: String,
@@ -85,7 +85,7 @@ impl AddRate {
     }
 }
 
-/// Returns the time over which adds are counted, so that they can be compared with a rate.
+/// Returns how long adds are counted before their number is compared with a rate.
 pub fn measured_span(rate: Rate) -> Duration {
     rate.per.clamp(Duration::from_secs(10), Duration::from_secs(600))
 }

@@ -15,9 +15,9 @@ pub use crate::topic::RecordKeeping;
 pub enum Ending {
     /// The receiver accepted the job.
     Delivered = 1,
-    /// It became a dead letter. It may be redriven, and may then end once more.
+    /// The job became a dead letter. A dead letter may be redriven, and then the job ends once more.
     Dead = 2,
-    /// A client or an operator removed it.
+    /// A client or an operator removed the job.
     Deleted = 3,
     /// Another job with the same id replaced the job.
     Replaced = 4,
@@ -53,14 +53,14 @@ impl Ending {
 pub struct JobRecord {
     /// Topic and id.
     pub key: JobKey,
-    /// How it ended.
+    /// How the job ended.
     pub ending: Ending,
-    /// When it ended, Unix milliseconds, by the shard's clock.
+    /// When the job ended, Unix milliseconds, by the shard's clock.
     pub ended_ms: i64,
     /// The time by which records are listed: `ended_ms`, or the time of an earlier record if the clock was set back
     /// after that record.
     pub order_ms: i64,
-    /// When it was added, Unix microseconds, by the shard's clock. None: the store does not know it.
+    /// When the job was added, Unix microseconds, by the shard's clock. None: the store does not know this time.
     pub stamp_us: Option<i64>,
     /// When its last attempt was due, Unix milliseconds. If the job ended while it waited for its next attempt, this is
     /// the due time of the next attempt.
@@ -69,7 +69,7 @@ pub struct JobRecord {
     pub attempts: u32,
     /// The first and the last attempts, the oldest first. If there is a note, the note is the last entry.
     pub attempts_log: Vec<Attempt>,
-    /// Its body, if its topic keeps bodies.
+    /// The body of the job, if its topic keeps bodies.
     pub body: Option<Body>,
     /// The tags of the job. If its topic keeps bodies, also the headers and the destination of the job.
     pub headers: Headers,
@@ -107,10 +107,10 @@ impl JobRecord {
 /// At least this number of records of one id is kept, if the other limits allow it.
 pub const RECORDS_OF_AN_ID: usize = 10;
 
-/// A body with more bytes than this is not kept in a record.
+/// A body with more bytes than this number is not kept in a record.
 pub const RECORD_BODY_MAX: usize = 65_536;
 
-/// The maximum size of the records of all topics together, in bytes, if the configuration does not set it.
+/// The maximum size of the records of all topics together, in bytes, if the configuration does not set this size.
 pub const RECORDS_MAX: u64 = 512 << 20;
 
 /// Which records a listing shows.
@@ -126,8 +126,8 @@ pub struct RecordFilter {
     pub until_ms: Option<i64>,
     /// The status of the last answer.
     pub status: Option<u16>,
-    /// The last answer, or the error of the last attempt, contains this text. If the record has a note, the note is
-    /// searched instead. Upper and lower case make no difference.
+    /// The last answer, or the error of the last attempt, contains this text. If the record has a note, the text is
+    /// searched only in the note. Upper and lower case make no difference.
     pub text: Option<String>,
     /// A tag of the job.
     pub tag: Option<Tag>,
@@ -151,8 +151,8 @@ impl RecordFilter {
     }
 }
 
-/// Returns a text in lower case. Σ has two lower-case forms, one for the end of a word and one for other places. Both
-/// become the same letter, because the text of a search may be a part of a word.
+/// Returns a text in lower case. Σ has two lower-case forms, one for the end of a word and one for other places. This
+/// function makes the two forms equal, because the text of a search may be a part of a word.
 fn folded(text: &str) -> String {
     text.to_lowercase().replace('ς', "σ")
 }

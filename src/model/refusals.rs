@@ -1,7 +1,7 @@
-//! Decides what the log says about refused requests. The first refusal of a source is logged at once, unless the
-//! request needed a token and had no valid one. After that, one line a minute gives the number of refusals of this
-//! source. So a client that is refused all the time causes at most one line a minute. Pure: the current time is an
-//! argument.
+//! Decides what the log says about refused requests. The first refusal of a source is logged at once. There is one
+//! exception: the request needed a token and had no valid token. After that, one line a minute gives the number of
+//! refusals of this source. So a client that is refused all the time causes at most one line a minute. Pure: the
+//! current time is an argument.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ struct SourceCount {
     all: u64,
     /// How many of the refused requests had no valid token.
     without_token: u64,
-    /// The text of a refusal that has no log line of its own. None: each refusal has its own line.
+    /// The text of a refusal that has no log line of its own. None: each counted refusal has its own line.
     example: Option<String>,
 }
 
@@ -80,8 +80,8 @@ impl RefusalCounts {
         self.due
     }
 
-    /// Returns the counts of the sources whose minute is over. A source is forgotten if, in that minute, it had no
-    /// refusal or only one that was logged at once. Such a source has no count in the result.
+    /// Returns the counts of the sources whose minute is over. Forgets each source that had no refusal in its minute,
+    /// or only one refusal, which was logged at once. The result has no count of such a source.
     pub fn summaries(&mut self, now: Instant) -> Vec<RefusalSummary> {
         self.take(now, |count| now.saturating_duration_since(count.since) >= WINDOW)
     }
@@ -101,8 +101,9 @@ impl RefusalCounts {
             }
             let next = SourceCount { since: now, all: 0, without_token: 0, example: None };
             let SourceCount { since, all, without_token, example } = std::mem::replace(count, next);
-            // In this minute, the source had no refusal, or only one that had a line of its own. So there is nothing to
-            // log, and the source is forgotten. Its next refusal may have a line again.
+            // In this minute, the source had no refusal, or only one refusal, which had a line of its own. So there is
+            // nothing to log, and the source is forgotten. The next refusal of this source may have a line of its own
+            // again.
             let Some(example) = example else { return false };
             let span = now.saturating_duration_since(since);
             summaries.push(RefusalSummary { source: *source, all, without_token, span, example });

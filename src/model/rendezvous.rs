@@ -2,7 +2,8 @@
 //! own share of the keys moves. Pure. The scores decide where stored data is, so they must never change.
 
 /// Returns the indexes of the places, in the order in which `key` prefers them. The first place is the home of the key.
-/// The callers use only the first place, even while the server of this place does not answer.
+/// The callers use only the first place. They do not use another place while the server of the first place does not
+/// answer.
 pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     let mut scored: Vec<(u64, usize)> =
         places.iter().enumerate().map(|(i, place)| (score(place.as_ref(), key), i)).collect();

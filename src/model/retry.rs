@@ -17,8 +17,8 @@ pub enum Retry {
 }
 
 impl Retry {
-    /// Returns the delay after the failure of attempt `number` (from 1). `random` is between 0 and 1. It makes the
-    /// delay of an exponential retry longer, so that retries do not all come at the same time.
+    /// Returns the delay after the failure of attempt `number` (from 1). `random` is between 0 and 1. `random` makes
+    /// the delay of an exponential retry longer, so that retries do not all come at the same time.
     pub fn delay_after(&self, base: Duration, cap: Duration, number: u32, random: f64) -> Duration {
         let failures = number.max(1);
         match self {
@@ -42,7 +42,7 @@ impl Retry {
         }
     }
 
-    /// Returns its name for messages.
+    /// Returns the name of the policy for messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Retry::TwoNPlusOne => "\"2n+1\"",

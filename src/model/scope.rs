@@ -12,8 +12,8 @@ use crate::job_parts::TopicName;
 pub enum ScopeTopics {
     /// All topics, `*`, including those that are registered later.
     All,
-    /// All topics whose names begin with a text, such as `shop7.*`, including those that are registered later. Holds
-    /// the text before the `*`, which ends with a dot.
+    /// All topics with names that begin with a text, such as `shop7.*`, including those that are registered later.
+    /// Holds the text before the `*`, which ends with a dot.
     Beginning(String),
     /// One topic.
     Topic(TopicName),
@@ -27,10 +27,11 @@ pub enum Scope {
     Admin,
     /// To read the metrics.
     Metrics,
-    /// To read everything about these topics, and to change nothing. For all topics, this scope is written `read`, and
-    /// it also permits to read the state of the daemon.
+    /// To read everything about these topics, and to change nothing. For all topics, this scope is written `read`. Then
+    /// it also permits to read the state of the daemon and the metrics.
     Read(ScopeTopics),
-    /// To change the settings of these topics, to pause them, and to act on their dead letters.
+    /// To read and change the settings of these topics, to pause them, to read their jobs, and to act on their dead
+    /// letters.
     Manage(ScopeTopics),
     /// To add, change, delete and read the jobs of these topics.
     Produce(ScopeTopics),
@@ -122,9 +123,9 @@ pub enum RequiredAccess<'a> {
     Read,
     /// To read the metrics.
     Metrics,
-    /// To read the settings of some topic. Topics for which the scope is not enough are left out.
+    /// To read the settings of some topic. Topics for which the scope is not enough are left out of the answer.
     SomeTopics,
-    /// To read jobs of some topic. Topics for which the scope is not enough are left out.
+    /// To read jobs of some topic. Topics for which the scope is not enough are left out of the answer.
     SomeJobs,
     /// To read the settings of this topic, but not the credentials in them.
     Topic(&'a str),

@@ -1,9 +1,10 @@
 //! The sessions of people who have signed in to the console: what their cookie says, and how dq recognizes its own
 //! cookies. dq does not store sessions. A cookie is signed with a key that is made from a secret file, from the hash of
 //! the password and from the moment at which the password was set. So each dq-http-server that has the file recognizes
-//! the cookie, even after a restart. A new password ends all sessions of the old password. To end the sessions of an
-//! account without a new password, the registry stores a moment of the password that is one millisecond later. Someone
-//! who can read only the registry cannot sign a cookie. Pure: the current time is an argument.
+//! the cookie, even after a restart. A new password ends all sessions of the old password. The sessions of an account
+//! can also be ended without a new password: the registry then adds one millisecond to the stored moment of the
+//! password. Someone who can read only the registry cannot sign a cookie, because the file is not in the registry.
+//! Pure: the current time is an argument.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use crate::token::{Token, TokenCredential, TokenName, Tokens};
 
-/// The secret that signs all sessions. It is not in the registry.
+/// The secret that signs all sessions. The secret is not in the registry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey(Vec<u8>);
 
@@ -71,8 +72,8 @@ fn signed(key: &SessionKey, token: &Token, what: &[u8], of: &[u8]) -> Option<Hma
     Some(mac)
 }
 
-/// Returns the value of the cookie for an account whose password was entered at this time, in Unix milliseconds. None:
-/// the token is not an account.
+/// Returns the value of the cookie for an account. `now_ms` is the time when the password was entered, in Unix
+/// milliseconds. None: the token is not an account.
 pub fn begin(key: &SessionKey, token: &Token, now_ms: i64) -> Option<String> {
     let text = format!("{}.{}", token.name, now_ms + LIFE.as_millis() as i64);
     let mac = signed(key, token, b"cookie\0", text.as_bytes())?;
@@ -96,7 +97,7 @@ pub fn csrf(key: &SessionKey, token: &Token, value: &str) -> Option<String> {
     Some(BASE64.encode(signed(key, token, CSRF, value.as_bytes())?.finalize().into_bytes()))
 }
 
-/// Returns whether a page sent the right CSRF token of its session.
+/// Returns whether `shown`, which a page sent, is the CSRF token of its session.
 pub fn is_csrf(key: &SessionKey, token: &Token, value: &str, shown: &str) -> bool {
     let verify =
         || signed(key, token, CSRF, value.as_bytes())?.verify_slice(&BASE64.decode(shown).ok()?).ok();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of the master. If an executable is started under this name, it runs as the daemon.
+/// The name of the master. An executable that is started under this name runs as the daemon.
 pub const MASTER: &str = "dq-master";
 
 /// What a child process does. The variants are in the order in which the roles are started.
@@ -56,7 +56,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A role with an index. One process of each generation fills it.
+/// A role with an index. One process of each generation fills the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Slot {
     /// What the process does.

@@ -26,12 +26,12 @@ pub struct Finding {
     pub name: String,
     /// What is wrong, for people.
     pub what: String,
-    /// The node that is concerned. None: the finding is about the store as a whole, a topic or a process.
+    /// The node that the finding is about. None: the finding is about the store as a whole, a topic or a process.
     pub node: Option<String>,
-    /// The topic that is concerned.
+    /// The topic that the finding is about.
     #[serde(default)]
     pub topic: Option<String>,
-    /// The slot of the process that is concerned.
+    /// The slot of the process that the finding is about.
     #[serde(default)]
     pub process: Option<String>,
     /// Whether acknowledged jobs may be lost because of the problem.
@@ -51,13 +51,13 @@ pub struct DaemonStatus {
     pub instance: String,
     /// The id of the master's process.
     pub pid: i32,
-    /// When the master was started. A hand-over to another executable does not change it.
+    /// When the master was started. A hand-over to another executable does not change this time.
     pub started_ms: i64,
     /// What the master is doing.
     pub phase: MasterPhase,
     /// The number of the generation that serves.
     pub generation: GenerationNumber,
-    /// The last rolling restart that ended. None: there was none.
+    /// The last rolling restart that ended. None: no rolling restart has ended yet.
     pub renewal: Option<Renewal>,
     /// The sockets that are bound: their purpose and their address.
     pub listening: Vec<(String, String)>,
@@ -137,7 +137,7 @@ pub enum ProcessState {
     Waiting,
     /// The process is started and not ready yet.
     Starting,
-    /// It works.
+    /// The process works.
     Up,
     /// The process finishes its work, and takes no new work.
     Draining,
@@ -152,6 +152,6 @@ pub enum ProcessState {
 pub struct UnexpectedExit {
     /// When it ended, in Unix milliseconds.
     pub at_ms: i64,
-    /// How the process ended, and why, as far as this is known.
+    /// How the process ended, and why, if the reason is known.
     pub reason: String,
 }

@@ -1,6 +1,6 @@
 //! JSON objects in which no name of a field occurs twice. A parser that takes the last of two equal names would
-//! silently drop the first field. [`StrictValue`] also reads TOML. A number of TOML may be infinite or NaN, and is then
-//! refused. Pure.
+//! silently drop the first field. [`StrictValue`] also reads TOML. TOML has infinite numbers and NaN. [`StrictValue`]
+//! refuses these numbers. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde_json::{Map, Number, Value};
 #[derive(Debug, Clone)]
 pub struct UniqueFields<V>(pub BTreeMap<String, V>);
 
-/// A value in which no object names a field twice, at any depth, and whose numbers are finite.
+/// A value in which no object names a field twice, at any depth, and in which all numbers are finite.
 #[derive(Debug, Clone)]
 pub struct StrictValue(pub Value);
 

@@ -14,10 +14,10 @@ pub enum InvalidTag {
     /// There are more than [`TAGS_MAX`] different tags.
     #[error("a job has at most {TAGS_MAX} tags")]
     TooMany,
-    /// A tag has no character, or more than [`TAG_MAX`] bytes. Holds its beginning.
+    /// A tag is empty, or has more than [`TAG_MAX`] bytes. Holds the beginning of the tag.
     #[error("{0:?} does not have 1 to {TAG_MAX} bytes")]
     Length(String),
-    /// A tag has a character that is not accepted. Holds its beginning and the character.
+    /// A tag has a character that is not accepted. Holds the beginning of the tag, and the character.
     #[error(
         "{0:?} has {1:?}: a tag has no white space, control character, comma, quotation mark or backslash"
     )]
@@ -35,8 +35,8 @@ impl Tag {
         if text.is_empty() || text.len() > TAG_MAX {
             return Err(InvalidTag::Length(short()));
         }
-        // A comma separates tags in the query of a URL. A space separates tags in the text that a store keeps. No
-        // character in this text needs an escape.
+        // A comma separates tags in the query of a URL. A space separates tags in the text that a store keeps.
+        // Quotation marks, backslashes and control characters would need an escape in this text.
         let is_bad = |c: &char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '"' | '\\');
         match text.chars().find(is_bad) {
             Some(bad) => Err(InvalidTag::Character(short(), bad)),
@@ -44,7 +44,7 @@ impl Tag {
         }
     }
 
-    /// Returns its text.
+    /// Returns the text of the tag.
     pub fn as_str(&self) -> &str {
         &self.0
     }

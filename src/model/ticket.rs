@@ -1,5 +1,5 @@
-//! The ticket of an attempt. A receiver that answers later uses it to report the outcome. The ticket is signed. So the
-//! receiver needs no other proof, and dq recognizes a forged ticket without the store. Pure: no I/O, no clock.
+//! The ticket of an attempt. A receiver that answers later uses the ticket to report the outcome. The ticket is signed.
+//! So the receiver needs no other proof, and dq recognizes a forged ticket without the store. Pure: no I/O, no clock.
 //!
 //! The text of a ticket is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over the version
 //! and the fields.
@@ -68,7 +68,7 @@ impl Ticket {
     /// The value of `until_ms` in the ticket of a job that a client has reserved.
     pub const RESERVED: i64 = 0;
 
-    /// Whether a client has reserved the job. Otherwise its receiver answers later.
+    /// Returns whether a client has reserved the job. If not, the receiver of the job answers later.
     pub fn is_reserved(&self) -> bool {
         self.until_ms <= Ticket::RESERVED
     }
@@ -78,7 +78,7 @@ impl Ticket {
         Ticket::RESERVED - ttr.map_or(0, |ttr| i64::try_from(ttr.as_millis()).unwrap_or(0))
     }
 
-    /// Returns the own `ttr` of a job that a client has reserved.
+    /// Returns the own `ttr` of a job that a client has reserved. None: the job has no `ttr` of its own.
     pub fn own_ttr(&self) -> Option<Duration> {
         let ms = u64::try_from(self.until_ms.checked_neg()?).ok()?;
         (ms > 0).then(|| Duration::from_millis(ms))
@@ -134,7 +134,7 @@ pub struct PresentedTicket {
 }
 
 impl PresentedTicket {
-    /// Parses the text of a ticket. None: it does not have the form of a ticket.
+    /// Parses the text of a ticket. None: the text does not have the form of a ticket.
     pub fn read(text: &str) -> Option<PresentedTicket> {
         if text.len() > TEXT_MAX {
             return None;
@@ -161,7 +161,7 @@ impl PresentedTicket {
         self.signature
     }
 
-    /// Returns the ticket if it was signed with this secret. The check takes the same time for every mistake.
+    /// Returns the ticket if it was signed with this secret. The check takes the same time for every wrong signature.
     pub fn proved(&self, secret: &TicketSecret) -> Option<&Ticket> {
         secret.over(&self.signed).verify_slice(&self.signature).ok().map(|()| &self.ticket)
     }

@@ -1,8 +1,9 @@
 //! Tokens: the secret that a client presents, the digest that dq keeps, and the check of its scopes. Pure: no I/O, no
 //! clock, no random numbers.
 //!
-//! A secret has 256 random bits. So nobody can guess the secret, even with the digest. So a plain SHA-256 is as safe as
-//! a keyed SHA-256. A keyed SHA-256 would also need a key, beside the digests or on every host.
+//! A secret has 256 random bits. So nobody can guess the secret, not even somebody who knows its digest. For such a
+//! secret, a plain SHA-256 is as safe as a keyed SHA-256. And for a keyed SHA-256, dq would have to store a key, beside
+//! the digests or on every host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl<'de> Deserialize<'de> for Digest {
 pub enum TokenCredential {
     /// A client presents a secret that dq made.
     Secret(Digest),
-    /// A person enters a password to sign in to the console. The password is used only there.
+    /// A person enters a password to sign in to the console. The password is valid only for the console.
     Password(StoredPassword),
 }
 
@@ -170,8 +171,8 @@ impl From<TokenCredential> for String {
 #[error("{0:?} is not 1 to 128 letters, digits, `_`, `.` or `-`")]
 pub struct InvalidTokenName(String);
 
-/// The name of a token, with the same rules as the name of a topic. The names of accounts are separate from those of
-/// clients' tokens. So an account and a client's token may have the same name.
+/// The name of a token, with the same rules as the name of a topic. The names of accounts are separate from the names
+/// of clients' tokens. So an account and a client's token may have the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TokenName {
@@ -195,7 +196,8 @@ impl TokenName {
 
     fn checked(name: &str, is_account: bool) -> Result<TokenName, InvalidTokenName> {
         let invalid = || InvalidTokenName(name.chars().take(128).collect());
-        // The stored name of an account begins with `ACCOUNT`. It must not be longer than other stored names.
+        // The stored name of an account begins with `ACCOUNT`. This stored name must not be longer than other stored
+        // names.
         let fits = !is_account || name.len() < 128;
         let name = TopicName::new(name).ok().filter(|_| fits).ok_or_else(invalid)?;
         Ok(TokenName { name, is_account })
@@ -302,8 +304,8 @@ impl Tokens {
         self.0.binary_search_by(|token| token.name.cmp(name)).ok().map(|at| &self.0[at])
     }
 
-    /// Returns the token whose secret a client presents, if the token is valid now. The search takes the same time for
-    /// each token. It also takes the same time if a part of the secret is right.
+    /// Returns the token whose secret a client presents, if the token is valid now. The time of the search does not
+    /// depend on which token is found, or on how much of the secret is right.
     pub fn find_by_secret(&self, secret: &str, now_ms: i64) -> Option<&Token> {
         let digest = Digest::from_secret(secret)?;
         let (mut found, mut at) = (Choice::from(0), 0_u64);
@@ -319,7 +321,7 @@ impl Tokens {
         (bool::from(found) && token.is_good_at(now_ms)).then_some(token)
     }
 
-    /// Returns the token with which a client was authenticated, if it is still valid.
+    /// Returns the token with which a client was authenticated, if the token is still valid.
     pub fn passed(&self, pass: &VerifiedToken, now_ms: i64) -> Option<&Token> {
         self.named(&pass.name).filter(|token| token.proof == pass.proof && token.is_good_at(now_ms))
     }

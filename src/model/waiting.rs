@@ -42,7 +42,7 @@ pub struct WaitingTopic {
     pub max_in_flight: Option<u32>,
     /// `rate`, if the topic has it.
     pub rate: Option<RateUse>,
-    /// The host of the job's receiver, if it has limits.
+    /// The host of the job's receiver, if this host has limits.
     pub host: Option<HostUse>,
     /// How many jobs of the topic are ready.
     pub ready: u64,
@@ -78,7 +78,7 @@ impl RateUse {
 /// How far the limits of a receiver's host are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostUse {
-    /// Its name in the configuration.
+    /// The name of the host in the configuration.
     pub name: String,
     /// How many callbacks may run at once.
     pub max_in_flight: Option<u32>,
@@ -86,7 +86,7 @@ pub struct HostUse {
     pub in_flight: u32,
     /// How many callbacks may begin in a given time.
     pub rate: Option<Rate>,
-    /// When the rate lets the next callback begin, Unix milliseconds. None: it may begin now.
+    /// When the rate lets the next callback begin, Unix milliseconds. None: a callback may begin now.
     pub next_ms: Option<i64>,
 }
 
@@ -123,7 +123,7 @@ pub struct UnclosedCircuit {
     /// Whether the circuit is half open: it lets one job through at a time.
     #[serde(skip)]
     pub is_half_open: bool,
-    /// The failure that opened it.
+    /// The failure that opened the circuit.
     pub reason: String,
 }
 
@@ -131,39 +131,39 @@ pub struct UnclosedCircuit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum WaitingReason {
-    /// It is in the spool.
+    /// The job is in the spool.
     Spooled,
-    /// It is not due yet.
+    /// The job is not due yet.
     NotDue {
         /// When it is due, Unix milliseconds.
         due_ms: i64,
     },
-    /// An attempt failed, and the next one is not due yet.
+    /// An attempt failed, and the next attempt is not due yet.
     Retry {
         /// The number of the attempt that failed.
         attempt: u32,
-        /// Why it failed.
+        /// Why the attempt failed.
         error: String,
         /// When the next attempt is due, Unix milliseconds.
         due_ms: i64,
     },
     /// The job is due, but no timer has made it ready yet.
     NotPromoted {
-        /// When it was due, Unix milliseconds.
+        /// When the job was due, Unix milliseconds.
         due_ms: i64,
     },
-    /// Its topic is not registered.
+    /// The topic of the job is not registered.
     Unregistered,
-    /// Its topic is held.
+    /// The topic of the job is held.
     Held {
-        /// Why.
+        /// Why the topic is held.
         why: String,
     },
-    /// Its topic has the mode `pull`.
+    /// The topic of the job has the mode `pull`.
     Pull,
-    /// Its topic is paused.
+    /// The topic of the job is paused.
     Paused(Pause),
-    /// The circuit of its topic is open.
+    /// The circuit of the job's topic is open.
     CircuitOpen(UnclosedCircuit),
     /// The circuit of the job's topic is half open.
     CircuitHalfOpen(UnclosedCircuit),
@@ -210,7 +210,7 @@ pub enum WaitingReason {
 
 impl WaitingReason {
     /// Returns the reasons why a job waits now. The most decisive reason comes first. The list is empty if the job does
-    /// not wait: it is leased or a dead letter.
+    /// not wait, because the job is leased or is a dead letter.
     pub fn all(job: WaitingJob<'_>, topic: &WaitingTopic, now_ms: i64) -> Vec<WaitingReason> {
         let mut reasons = Vec::new();
         if job.is_spooled {

@@ -1,7 +1,7 @@
 //! A buffer for the part of a request that has arrived. The memory of the buffer never exceeds its limit, and grows
-//! only with the bytes that really arrived. So a client that announces a large body and sends nothing costs nothing.
+//! only with the bytes that really arrived. So a client that announces a large body and sends nothing uses no memory.
 
-/// Bytes that wait for the rest of their request.
+/// The bytes of a request that have arrived so far.
 #[derive(Debug)]
 pub(crate) struct RequestBuffer {
     bytes: Vec<u8>,

@@ -17,7 +17,7 @@ pub struct CopySummary {
     pub different: Vec<String>,
     /// The topics, tokens and accounts that only the other registry has. They stay there.
     pub only_there: Vec<String>,
-    /// The rows of the first registry that dq cannot use. They were not copied.
+    /// The rows of the old registry that dq cannot use. They were not copied.
     pub unusable: Vec<InvalidRow>,
 }
 
@@ -25,9 +25,9 @@ fn shown(token: &Token) -> String {
     format!("{} {}", if token.is_account() { "account" } else { "token" }, token.name)
 }
 
-/// Copies topics, tokens and accounts. Statistics, the audit log and operations on many jobs are not copied. Nothing is
-/// written if a topic is not valid, or if something is different in the other registry and `replaces` is false. A copy
-/// that was interrupted can be started again.
+/// Copies topics, tokens and accounts. Statistics, the audit log and operations on many jobs are not copied. If a topic
+/// is not valid, nothing is written. If a topic, token or account has different settings in the other registry,
+/// `replaces` decides: true replaces them, and false writes nothing. A copy that was interrupted can be started again.
 pub fn copy(from: &mut dyn Registry, to: &mut dyn Registry, replaces: bool) -> Result<CopySummary> {
     let (from, there) = (from.list()?, to.list()?);
     let topic_there =

@@ -9,9 +9,9 @@ use model::job::TopicName;
 pub enum Expected {
     /// The change is made whether a topic with that name is registered or not.
     Any,
-    /// No topic with that name.
+    /// The registry must have no topic with that name.
     Absent,
-    /// The topic, unchanged since it was read at this revision.
+    /// The registered topic must still have this revision.
     At(Revision),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! [`Registry`] is the trait. It has three implementations: `sqlite`, `mysql` (MySQL or MariaDB, also with the tables
 //! of the PHP daemon), and `redis` (tables on a node of the store). dq-http-server changes the registry.
-//! dq-redis-checker adds the statistics to it. It also reads the registry and writes a [`Snapshot`] file, which all
-//! other processes follow. So deliveries continue while the database does not answer.
+//! dq-redis-checker adds the statistics to the registry. dq-redis-checker also reads the registry and writes a
+//! [`Snapshot`] file, which all other processes follow. So deliveries continue while the database does not answer.
 //!
 //! This crate never touches jobs, and it never retries in a loop: an error goes to the caller.
 //!
@@ -47,10 +47,11 @@ use model::token::{Token, TokenName};
 use model::topic::{InvalidTopic, Topic, TopicStatus};
 use store::StoreError;
 
-/// The result of a registry's methods.
+/// The result of a method of a registry.
 pub type Result<T> = std::result::Result<T, RegistryError>;
 
-/// Why the registry did not do something. Nothing was changed, unless the error is [`RegistryError::Unknown`].
+/// Why the registry did not do something. After [`RegistryError::Unknown`], the change may have happened. After any
+/// other error, nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The database does not answer, or it refuses the call.
@@ -77,7 +78,7 @@ pub enum RegistryError {
     /// The topic is not valid.
     #[error("{0}")]
     InvalidTopic(#[from] InvalidTopic),
-    /// The row that the database holds is not a topic.
+    /// The database has a row for the topic, but dq cannot use this row.
     #[error("{0}")]
     Unusable(InvalidRow),
 }
@@ -91,7 +92,8 @@ impl From<StoreError> for RegistryError {
     }
 }
 
-/// A number for one topic, or for all topics and tokens together. The number changes whenever one of them changes.
+/// A number for one topic, or for all topics and tokens together. The number of a topic changes whenever the topic
+/// changes. The number for all changes whenever any topic or token changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision(pub u64);
 
@@ -114,15 +116,16 @@ pub struct Registered {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{which}: {why}")]
 pub struct InvalidRow {
-    /// Which row.
+    /// The row, in words for people: for example `topic "orders"`.
     pub which: String,
     /// What is wrong, and what would be accepted.
     pub why: String,
 }
 
 impl Registered {
-    /// Returns the parts of the topic that are left out when it is served. They are reported together with the rows
-    /// that are not topics at all. (Flaws for which a topic is held are not included: [`Topic::held`] reports them.)
+    /// Returns the parts of the topic that are left out when dq serves the topic. These parts are reported together
+    /// with the rows that dq cannot use at all. (Flaws for which a topic is held are not included: [`Topic::held`]
+    /// reports these flaws.)
     fn left_out(&self) -> impl Iterator<Item = InvalidRow> {
         let which = format!("topic \"{}\"", self.topic.name);
         let flaws = self.topic.flaws().into_iter().filter(|flaw| !flaw.holds());
@@ -146,12 +149,12 @@ pub struct Listing {
     pub unusable: Vec<InvalidRow>,
 }
 
-/// A runner is a process that runs operations on many jobs. This runner looks for an operation.
+/// A request of a runner for an operation. A runner is a process that runs operations on many jobs.
 #[derive(Debug, Clone, Copy)]
 pub struct BulkClaim<'a> {
-    /// The runner: a random text.
+    /// A random text that identifies the runner.
     pub runner: &'a str,
-    /// The present, Unix milliseconds.
+    /// The present time, Unix milliseconds.
     pub now_ms: i64,
     /// The end of the runner's right to run the operation that it claims, Unix milliseconds.
     pub until_ms: i64,
@@ -162,16 +165,17 @@ pub struct BulkClaim<'a> {
 pub struct BulkSave<'a> {
     /// The number of the operation.
     pub number: u64,
-    /// The runner.
+    /// The text that identifies the runner.
     pub runner: &'a str,
     /// How far the operation has come.
     pub progress: &'a BulkProgress,
     /// The end of the runner's right to run the operation, Unix milliseconds. Nobody else runs the operation before
     /// that moment.
     pub until_ms: i64,
-    /// Whether the runner gives the operation up. This or another process may then continue it at `until_ms`.
+    /// Whether the runner gives the operation up. Any runner may then continue the operation at `until_ms`.
     pub gives_up: bool,
-    /// How the operation ended, and the entry of the audit log about this end. Both are written in one step.
+    /// How the operation ended, and the entry of the audit log about this end. Both are written in one step. None: the
+    /// operation has not ended.
     pub ended: Option<(BulkEnd, &'a AuditEntry)>,
 }
 
@@ -224,8 +228,9 @@ pub trait Registry: Send + fmt::Debug {
     /// that number are returned.
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, AuditEntry)>>;
 
-    /// Begins an operation on many jobs. Returns its number, or none if [`model::bulk::RUNNING_MAX`] operations have
-    /// not ended. Removes operations that have ended and are not among the last [`model::bulk::KEPT`].
+    /// Begins an operation on many jobs. Returns its number. None: the operation was not begun, because
+    /// [`model::bulk::RUNNING_MAX`] operations have not ended yet. Also removes old operations that have ended: all
+    /// that are not among the last [`model::bulk::KEPT`].
     fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>>;
 
     /// Returns operations before this number, the latest first. Operations that another release has written and this
@@ -245,21 +250,21 @@ pub trait Registry: Send + fmt::Debug {
     /// this right, and nothing was written. Otherwise returns whether somebody has asked to stop the operation.
     fn save_bulk(&mut self, save: &BulkSave<'_>) -> Result<Option<bool>>;
 
-    /// Asks to stop an operation. Returns false if it has already ended.
+    /// Asks to stop an operation. Returns false if the operation has already ended.
     fn stop_bulk(&mut self, number: u64) -> Result<bool>;
 
     /// Adds new counts to the statistics: to the sums of all time, and to the sums of a day, such as `2026-11-21`. New
     /// counts are those that the pages of counters have gained since the last call. The registry also notes which
-    /// counts it has added. It writes this note in the same transaction as the sums. A call that failed, or whose
-    /// outcome is unknown, is repeated with the same pages or with later pages. So no count is added twice or lost.
-    /// Returns how many subjects had new counts.
+    /// counts it has added. The note and the sums are written in one transaction. If a call fails or its outcome is
+    /// unknown, the caller repeats the call with the same pages or with later pages. The note ensures that no count is
+    /// added twice or lost. Returns how many subjects had new counts.
     fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize>;
 
     /// Returns the statistics of all time, and of the days from `since` on.
     fn statistics(&mut self, since: &str) -> Result<Statistics>;
 
-    /// Returns the nodes of a PHP daemon that used this database, in the order that decides which node a job belongs
-    /// to.
+    /// Returns the nodes of a PHP daemon that used this database. The order of the nodes decides which node a job
+    /// belongs to.
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {
         Ok(Vec::new())
     }

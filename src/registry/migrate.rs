@@ -23,8 +23,8 @@ pub(super) trait MigrationSession {
 
 /// Runs the migrations that were not run yet.
 pub(super) fn migrate(session: impl MigrationSession, migrations: &[Migration]) -> Result<()> {
-    // An older release may run after a newer one. So it is not an error if the table has a migration that this release
-    // does not know.
+    // An older release may run after a newer release. So it is not an error if the table has a migration that this
+    // release does not know.
     let mut runner = Runner::new(migrations).set_abort_missing(false);
     runner.set_migration_table_name(HISTORY);
     let migrated = runner.run(&mut Migrating(session));

@@ -13,7 +13,7 @@ use model::settings::{RegistrySettings, SmtpSettings};
 /// Returns the nodes that are listed in the PHP daemon's tables, in the registry's database. Changes nothing.
 pub fn php_nodes(settings: &RegistrySettings) -> Result<Vec<PhpNode>> {
     match settings {
-        // This only reads, so the tables are not brought up to date.
+        // This call only reads, so the tables are not brought up to date.
         RegistrySettings::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
         RegistrySettings::Sqlite { .. } | RegistrySettings::Store(_) => Ok(Vec::new()),
     }
@@ -25,7 +25,7 @@ pub fn php_nodes(settings: &RegistrySettings) -> Result<Vec<PhpNode>> {
 pub struct UnmigratedTables {
     /// The topics, even if their table was never brought up to date.
     pub topics: Vec<Registered>,
-    /// The rows that are not topics.
+    /// The rows that dq cannot use as topics.
     pub unusable: Vec<InvalidRow>,
     /// The names of all rows of `dq_topic`, also of the rows that dq cannot use.
     pub names: HashSet<String>,
@@ -73,7 +73,7 @@ pub fn open_known(settings: &RegistrySettings, run_dir: &Path) -> Result<Box<dyn
 }
 
 /// Opens a registry that exists, and brings its tables up to date. None: there is no such file, or no registry on the
-/// nodes of the store. A MySQL database counts as a registry: tables that it lacks are made.
+/// nodes of the store. A MySQL database always counts as a registry: dq makes the tables that are missing.
 pub fn open_existing(settings: &RegistrySettings) -> Result<Option<Box<dyn Registry>>> {
     match settings {
         RegistrySettings::Sqlite { path } if !path.exists() => Ok(None),

@@ -1,5 +1,5 @@
 //! The settings of a topic as they are stored in the databases and in the snapshot. Each release can read what another
-//! one wrote: a missing setting has its default, and an unknown one is kept.
+//! release wrote: a missing setting has its default, and an unknown setting is kept.
 //!
 //! A setting is stored as it is written in the configuration, with three exceptions: a span is a whole number of
 //! milliseconds under a name that ends in `_ms`, the retry policy is one object, and a rate per second is a number. dq

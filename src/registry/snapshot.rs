@@ -1,5 +1,5 @@
 //! The snapshot: a file with the contents of the registry when the registry was last read. All processes of the host
-//! read it. So they can run, and even start, while the database does not answer.
+//! read this file. So they can run, and even start, while the database does not answer.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +15,7 @@ use model::job::TopicName;
 use model::token::Token;
 use model::topic::Topic;
 
-/// The number of the file's format. A later release changes this number if this release cannot read its file.
+/// The number of the file's format. A later release changes this number if this release cannot read the new format.
 const FORMAT: u32 = 1;
 
 /// Returns the folder of the snapshot. The folder holds only the snapshot. So a change of another file does not wake
@@ -27,10 +27,10 @@ pub fn folder(run_dir: &Path) -> PathBuf {
 /// The topics and tokens of a registry at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Which registry was read. This is its settings as text (`Display` of
+    /// The settings of the registry that was read, as text (`Display` of
     /// [`RegistrySettings`](model::settings::RegistrySettings)).
     pub source: String,
-    /// The revision at which it was read.
+    /// The revision of the registry when it was read.
     pub revision: Revision,
     /// The topics.
     pub topics: Vec<Topic>,
@@ -115,8 +115,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads the file. None: there is no file yet. Topics and tokens of another release that this one cannot use are
-    /// left out, and returned as [`InvalidRow`].
+    /// Reads the file. None: there is no file yet. Topics and tokens of another release that this release cannot use
+    /// are left out, and returned as [`InvalidRow`].
     pub fn read(run_dir: &Path) -> Result<Option<(Snapshot, Vec<InvalidRow>)>, SnapshotError> {
         let text = match std::fs::read(Snapshot::file(run_dir)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -7,7 +7,8 @@ use model::scope::Scope;
 use model::token::{Token, TokenName};
 
 /// The beginning of the word that holds [`Token::add_rate`]. This word stands among the scopes. (An older release does
-/// not know the word, and refuses the token. So it lets no client add jobs faster than the token allows.)
+/// not know the word, and refuses the token. So with an older release, no client can add jobs faster than the token
+/// allows.)
 const ADD_RATE: &str = "add_rate=";
 
 /// A row: texts and numbers that are not checked yet.
@@ -37,8 +38,7 @@ impl TokenRow {
         }
     }
 
-    /// Returns the token. A token with an unknown scope is refused, because dq would otherwise apply only a part of its
-    /// scopes.
+    /// Returns the token. A token with an unknown scope is refused, because dq could apply only a part of its scopes.
     pub(super) fn into_token(self) -> Result<Token, InvalidRow> {
         let unusable = |why: String| InvalidRow { which: format!("token {:?}", self.name), why };
         Ok(Token {
@@ -67,7 +67,7 @@ impl TokenRow {
     }
 }
 
-/// Separates the rows that are tokens from the others.
+/// Separates the rows that are tokens from the rows that dq cannot use.
 pub(super) fn sorted(rows: Vec<TokenRow>) -> (Vec<Token>, Vec<InvalidRow>) {
     let (mut tokens, mut unusable) = (Vec::new(), Vec::new());
     for row in rows {

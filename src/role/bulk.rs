@@ -19,13 +19,13 @@ use store::{
 /// How many records are read in one step.
 const RECORDS: usize = 100;
 
-/// How many steps an operation makes in a second, if it is as fast as its rate allows.
+/// An operation that reaches its rate makes this many steps in a second.
 const STEPS: usize = 5;
 
-/// How long one step of a count runs.
+/// After this time, a step of a count reads no further page.
 const COUNTS: Duration = Duration::from_millis(100);
 
-/// An operation on many jobs, with what each of its steps needs.
+/// An operation on many jobs: the data that each step needs and no step changes.
 #[derive(Debug)]
 pub struct BulkRun {
     topic: TopicName,
@@ -84,8 +84,8 @@ impl BulkRun {
         let mut is_over = page.next.is_none();
         for job in &page.jobs {
             let verdict = match self.walk.job(leg, &seen(job), now_ms) {
-                // An import has not released this job yet. After this change, the import could not release the job any
-                // more.
+                // An import has not released this job yet. If the operation changed the due time, the import could not
+                // release the job any more.
                 BulkDecision::Due(_) if job.due_ms == HELD_MS => BulkDecision::Skip,
                 verdict => verdict,
             };
@@ -179,14 +179,14 @@ impl BulkRun {
         while !progress.is_looked && begun.elapsed() < COUNTS {
             progress = self.look(store, &progress, self.page(RATE_MAX), now_ms)?;
             matched += progress.plan.len() as u64;
-            // Nothing is changed, so the repeated legs would find the same jobs.
+            // A count changes no jobs, so the repeated legs would find the same jobs again.
             progress.is_looked |= self.walk.is_repeated(progress.leg);
         }
         progress.plan.clear();
         Ok((progress, matched))
     }
 
-    /// Returns how many jobs a step should look at, so that an operation keeps its rate in small steps.
+    /// Returns how many jobs one step should look at. With this number, the operation reaches its rate in small steps.
     pub fn page(&self, rate: u32) -> usize {
         // Records contain the bodies of their jobs, so fewer of them are read.
         let most = if self.operation == BulkOperation::Replay { RECORDS } else { PAGE_MAX };

@@ -1,8 +1,7 @@
 //! Jobs that have expired. No further attempt of such a job begins (docs/FLOW.md, `expire_after`). Pure.
 //!
 //! The moment when a job expires is fixed when the job is added, and is kept with its headers. A change or a redrive
-//! may later set a due time after that moment. If no attempt of the job is counted at that time, the job still gets one
-//! attempt.
+//! may later set a due time after that moment. The job then still gets one attempt, if no earlier attempt is counted.
 
 use host::now_ms;
 use model::job::Attempt;
@@ -25,7 +24,7 @@ pub fn expired_at(leased: &LeasedJob, begins_ms: i64) -> Option<Attempt> {
     Some(attempt_without_call(leased, format!("expired at {}", json_time::rfc3339(expires_ms))))
 }
 
-/// Returns the attempt to record when a leased job becomes a dead letter, and nobody has got the job.
+/// Returns the attempt to record for a leased job that becomes a dead letter before a receiver or client gets the job.
 pub fn attempt_without_call(leased: &LeasedJob, error: String) -> Attempt {
     Attempt {
         number: leased.attempt,

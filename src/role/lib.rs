@@ -70,7 +70,7 @@ pub struct Context {
     /// Whether the link has ended. A link that has ended is always readable, so nothing waits on it any more.
     orphaned: bool,
     drain: Option<DrainOrder>,
-    /// When the workers should have finished their present work.
+    /// The moment by which the workers should have finished their present work. None: no worker has a deadline.
     workers_by: Option<Instant>,
 }
 
@@ -187,7 +187,7 @@ impl Context {
         }
         loop {
             let received = match self.link.receive() {
-                // A newer or older release has sent a message that this release does not know.
+                // The master runs a newer or older release, and has sent a message that this release does not know.
                 Err(e) if e.kind() == ErrorKind::InvalidData => {
                     log::warn!("cannot understand a message of the master: {e}");
                     continue;
@@ -236,7 +236,8 @@ impl Context {
         self.workers_by = by;
     }
 
-    /// Answers a ping. It is called only from the main loop, because an answer from another thread would prove nothing.
+    /// Answers a ping. Only the main loop may call this function: an answer from another thread would not prove that
+    /// the main loop works.
     fn answer_ping(&self) {
         let overdue =
             self.workers_by.map_or(Duration::ZERO, |by| Instant::now().saturating_duration_since(by));
@@ -364,8 +365,8 @@ impl TroubleLog {
         Self::WAIT
     }
 
-    /// Notes that the store has failed. `what` says what this process cannot do, such as "cannot lease". Returns the pause
-    /// before the next try.
+    /// Notes that the store has failed. `what` says what this process cannot do, such as "cannot lease". Returns the
+    /// pause before the next try.
     pub fn pause_after_store(&mut self, what: &str, error: &StoreError) -> Duration {
         match error {
             StoreError::Moving(_) => self.pause_for(error),

@@ -20,7 +20,7 @@ use model::topic::{Topic, Topics};
 use registry::{InvalidRow, Snapshot, snapshot_folder};
 use store::Lanes;
 
-/// How often the file is checked if it cannot be watched.
+/// How often the snapshot file is checked if it cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The topics and tokens of a process. They can change while the process runs. The descriptor becomes readable when
@@ -33,7 +33,7 @@ pub struct RegistryView {
     lanes: Option<Lanes>,
 }
 
-/// The snapshot of the registry, and what is known of it.
+/// The snapshot of the registry, as one process follows it.
 #[derive(Debug)]
 struct FollowedRegistry {
     file: Vec<Topic>,
@@ -110,7 +110,8 @@ impl RegistryView {
         Some(&self.topics)
     }
 
-    /// Returns the descriptor that becomes readable. None: the topics and tokens never change.
+    /// Returns the descriptor that becomes readable when the topics or tokens may have changed. None: they never
+    /// change.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.registry.as_ref()?.watch {
             SnapshotWatch::Notified(changes) => changes.as_fd(),
@@ -137,7 +138,7 @@ impl FollowedRegistry {
                 return None;
             }
         };
-        // This snapshot is of another generation, which uses another registry.
+        // A generation that uses another registry wrote this snapshot.
         if snapshot.source != self.source {
             return None;
         }

@@ -70,7 +70,7 @@ impl MeteredStore {
     ) -> Result<T> {
         let begun = Instant::now();
         let out = call(self.store.as_mut());
-        // A call has not failed if it must wait until jobs have been moved.
+        // A call that must wait until jobs have been moved has not failed.
         let failed = matches!(&out, Err(e) if !matches!(e, StoreError::Moving(_)));
         self.took(operation, key, begun, failed);
         out

@@ -25,7 +25,7 @@ impl RefusalLog {
         self.0.due()
     }
 
-    /// Logs the counts whose minute is over.
+    /// Logs the counts of the sources that were counted for a minute.
     pub fn log_due(&mut self, now: Instant) {
         log_all(self.0.summaries(now));
     }

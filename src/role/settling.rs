@@ -45,13 +45,13 @@ pub struct Report {
 /// What happens to a job if its lease has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettlementEffect {
-    /// It is done.
+    /// The job is done.
     Done,
-    /// It is tried again.
+    /// The job gets a further attempt.
     Retried,
-    /// It is a dead letter.
+    /// The job is a dead letter.
     Dead,
-    /// It stays leased.
+    /// The job stays leased.
     Extended,
 }
 

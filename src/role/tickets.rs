@@ -152,7 +152,8 @@ impl Tickets {
         }
     }
 
-    /// Proves a ticket. The store never sees a forged ticket. The store is only asked for the secret of the lane.
+    /// Proves a ticket. The store never gets a forged ticket. For the proof, the store is asked at most for the secret
+    /// of the lane.
     fn prove(
         &self,
         store: &mut dyn Store,

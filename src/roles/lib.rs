@@ -1,6 +1,6 @@
 //! The table of roles: which function a child process runs.
 //!
-//! Each role is a crate of its own in a folder beside this file, and no role uses another.
+//! Each role is a crate of its own in a folder beside this file, and no role uses another role.
 
 mod php_nodes;
 

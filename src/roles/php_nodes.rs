@@ -1,5 +1,5 @@
-//! Reads the nodes of the PHP daemon from the registry for dq-master, which opens no database itself. It runs as a
-//! process of its own, gets its question on standard input, and ends when it has answered.
+//! Reads the nodes of the PHP daemon from the registry for dq-master, which opens no database itself. This code runs as
+//! a process of its own, gets a question on standard input, and ends when it has answered.
 
 use std::io;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! What an operation on many jobs needs from a store. It lists jobs without their bodies, in both directions. It
-//! changes only those listed jobs that are still as they were listed.
+//! What an operation on many jobs needs from a store. A store lists jobs without their bodies, in both directions. It
+//! changes a listed job only if the job is still as it was listed.
 
 use crate::Result;
 use model::headers::Headers;

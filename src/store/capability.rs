@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use model::topic::Durability;
 
 /// From this release of Redis on, WAITAOF answers only when a change is on the disk. With `appendfsync everysec`,
-/// WAITAOF of Redis 7.2 and 7.4 and of Valkey may answer earlier: <https://github.com/redis/redis/pull/13793>. This was
-/// seen with Valkey 8.0.1. Valkey 9.1 has the same code.
+/// WAITAOF of Redis 7.2 and 7.4 and of Valkey may answer earlier: <https://github.com/redis/redis/pull/13793>. Valkey
+/// 8.0.1 was seen to do this. Valkey 9.1 has the same code.
 const TELLS_OF_DISK: (u32, u32) = (8, 0);
 
 /// What a server can promise about the changes that it makes. A field is `None` if the server does not report it.
@@ -20,7 +20,7 @@ pub struct ServerDurability {
     pub aof: Option<bool>,
     /// Whether each change is on the disk before it is answered (`appendfsync always`).
     pub syncs_always: Option<bool>,
-    /// The number of replicas of the server.
+    /// The number of replicas that the server reports as `online`.
     pub replicas: Option<u64>,
 }
 
@@ -50,12 +50,12 @@ impl ServerDurability {
         }
     }
 
-    /// Whether an answer of its WAITAOF reliably means that a change is on the disk.
+    /// Returns whether an answer of its WAITAOF reliably means that a change is on the disk.
     pub fn reports_disk(&self) -> bool {
         self.fork.is_none() && self.version.is_some_and(|version| version >= TELLS_OF_DISK)
     }
 
-    /// Whether each change is on the disk before the server answers it.
+    /// Returns whether each change is on the disk before the server answers it.
     pub fn answers_from_disk(&self) -> bool {
         self.aof == Some(true) && self.syncs_always == Some(true)
     }
@@ -93,12 +93,12 @@ impl ServerDurability {
         }
     }
 
-    /// Whether a crash loses all changes since the last snapshot, or everything if there is no snapshot.
+    /// Returns whether a crash loses all changes since the last snapshot, or everything if there is no snapshot.
     pub fn keeps_snapshots_only(&self) -> bool {
         self.aof == Some(false)
     }
 
-    /// Returns the level that it can promise without replicas.
+    /// Returns the highest durability level that the server can promise without replicas.
     pub fn alone(&self) -> Durability {
         let can_sync =
             self.aof.is_some() && self.version.is_some() && self.lacks(Durability::Fsync).is_none();

@@ -18,8 +18,8 @@ pub struct Counts {
     pub dead: u64,
     /// The due time of the ready job that has waited longest, Unix milliseconds. None: no job is ready.
     pub oldest_ready_ms: Option<i64>,
-    /// The bytes of all its jobs, dead letters included. None: they are not counted. (Redis counts them from the first
-    /// add that has a limit.)
+    /// The bytes of all its jobs, dead letters included. None: the store does not count the bytes of this topic. (Redis
+    /// counts them from the first add that has a limit.)
     pub bytes: Option<u64>,
 }
 

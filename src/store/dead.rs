@@ -8,9 +8,9 @@ use std::time::Duration;
 /// What is done with the dead letters of some ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterOperation {
-    /// They are only counted.
+    /// The dead letters are only counted.
     Count,
-    /// They are removed.
+    /// The dead letters are removed.
     Remove,
 }
 
@@ -54,7 +54,7 @@ pub trait DeadLetters {
     /// Removes these dead letters, and no other dead letters with the same ids. Returns how many there were.
     fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetterKey]) -> Result<usize>;
 
-    /// Removes dead letters that died at least `age` ago, up to about `limit` on each shard. Returns how many. The
-    /// caller repeats the call until there are none.
+    /// Removes dead letters that died at least `age` ago, up to about `limit` on each shard. Returns how many it
+    /// removed. The caller repeats the call until it removes none.
     fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize>;
 }

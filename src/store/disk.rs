@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
-/// How long a result is used again.
+/// How long the result of a check of the disk is used before the disk is checked again.
 const BELIEVED: Duration = Duration::from_millis(50);
 
 /// Returns how many bytes are free on the disk of a file. None: the system does not say.
@@ -27,9 +27,9 @@ pub fn lack_of_room(file: &Path, min_free: u64) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct DiskReserve {
     file: PathBuf,
-    /// In bytes. 0: none.
+    /// The room, in bytes. 0: no room is needed, and the disk is not checked.
     min_free: u64,
-    /// When the disk was checked, and what it lacked.
+    /// When the disk was last checked, and what it lacked. None: it was not checked yet.
     checked: Option<(Instant, Option<String>)>,
 }
 

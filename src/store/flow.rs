@@ -1,4 +1,4 @@
-//! Permits, circuits and pauses: the requests and answers about topics whose ready jobs have to wait.
+//! Permits, circuits and pauses: the requests and answers about topics that have ready jobs which must wait.
 
 use crate::{OwnerTag, Result};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use model::topic::Rate;
 /// Topics with ready jobs, and how many jobs each has.
 pub type ReadyCounts = Vec<(TopicName, u64)>;
 
-/// Topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit may let
-/// one job through.
+/// Topics that have ready jobs, but their circuit lets no job through now. Each topic comes with the time until its
+/// circuit may let one job through.
 pub type CircuitWaits = Vec<(TopicName, Duration)>;
 
-/// A process reports how many callbacks it holds. The store remembers the number for this long. Then it forgets the
-/// number, unless the process has reported it again.
+/// A process reports how many permits it holds. The store remembers the number for this long after the last report.
+/// Then the store forgets the number.
 pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
 /// A request of a process for permits of a topic or a host that has limits.
@@ -33,7 +33,7 @@ pub struct PermitRequest {
     pub max_in_flight: Option<u32>,
     /// How many callbacks may begin in a span, for all processes together.
     pub rate: Option<Rate>,
-    /// How many callbacks were granted earlier but did not begin.
+    /// How many earlier permits the process has not used, and gives back with this request.
     pub unused: u32,
 }
 
@@ -58,7 +58,7 @@ pub struct LimitQuery {
 /// The answer to a [`LimitQuery`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitUse {
-    /// How many permits all processes hold together. It is 0 if there is no `max_in_flight`.
+    /// How many permits all processes hold together. 0 if there is no `max_in_flight`.
     pub held: u32,
     /// The time until the rate lets the next callback begin. None: it may begin now.
     pub again: Option<Duration>,
@@ -80,9 +80,9 @@ pub struct CircuitOpening {
 /// The state of a circuit that is not closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CircuitState {
-    /// It lets one job through at a time.
+    /// The circuit lets one job through at a time.
     HalfOpen,
-    /// It lets no job through.
+    /// The circuit lets no job through.
     Open,
 }
 
@@ -104,8 +104,9 @@ pub struct CircuitView {
 }
 
 impl CircuitView {
-    /// Joins the reports of several parts of the store. For each topic, the result has one view. An open circuit comes
-    /// before a half-open circuit. If the states are equal, the view whose pause ends last is taken.
+    /// Joins the reports of several parts of the store. For each topic, the result has one view. If the circuit of a
+    /// topic is open in one part and half open in another, the view of the open circuit is taken. If the states are
+    /// equal, the view with the latest `until_ms` is taken.
     pub fn join(views: impl IntoIterator<Item = CircuitView>) -> Vec<CircuitView> {
         let mut all: Vec<CircuitView> = views.into_iter().collect();
         all.sort_by(|a, b| {

@@ -21,8 +21,8 @@ pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dy
     }
 }
 
-/// Opens the old or the new store of a move. It also opens a store that has the mark of a move. So a daemon must not
-/// call this function, and calls [`open`] or [`open_lane`], which refuse such a store.
+/// Opens the old or the new store of a move, even if the store has the mark of a move. So a daemon must not call this
+/// function. A daemon calls [`open`] or [`open_lane`], which refuse such a store.
 pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn MovableStore>> {
     match settings {
         settings::StoreSettings::Embedded { path, min_free } => {
@@ -32,7 +32,7 @@ pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Resul
     }
 }
 
-/// Opens a handle to one lane. It leases, promotes and lists only the jobs of that lane.
+/// Opens a handle to one lane. The handle leases, promotes and lists only the jobs of that lane.
 pub fn open_lane(settings: &settings::StoreSettings, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
     match settings {
         settings::StoreSettings::Embedded { .. } => open(settings, run_dir),
@@ -59,8 +59,8 @@ pub fn hang_bell(
     }
 }
 
-/// Removes a bell. If rings that this bell has received are lost with it, all bells ring, so that other processes look
-/// for the work of these rings.
+/// Removes a bell. The rings that this bell has received may be lost with it. In this case all bells are rung, so that
+/// other processes look for the work of these rings.
 pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
     let loses_rings = bell.loses_rings();
     // From here on, the bell gets no more rings.
@@ -73,7 +73,7 @@ pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
 /// A question to the servers of a node about themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerQuery {
-    /// Its clock: `us`, Unix microseconds.
+    /// Its clock. The answer has one value: `us`, Unix microseconds.
     Time,
     /// Its state: the answer of INFO, and `dq_node`, the name of the node for which dq first used the server.
     Info,
@@ -146,7 +146,8 @@ impl Lanes {
         self.0.as_ref().map_or(0, |nodes| nodes.set_number())
     }
 
-    /// Returns which nodes hold jobs, as far as this process knows. None: it does not know, or the store is embedded.
+    /// Returns which nodes hold jobs, according to the newest set that this process knows. None: this process knows no
+    /// set, or the store is embedded.
     pub fn set(&self) -> Option<redis::NodeSetView> {
         self.0.as_ref().and_then(|nodes| nodes.set_state())
     }
@@ -165,13 +166,13 @@ impl Lanes {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.asked_levels())
     }
 
-    /// Returns whether the configuration allows Redis servers without an append-only file. Such a server saves
-    /// snapshots at best.
+    /// Returns whether the configuration allows Redis servers without an append-only file. Such a server saves only
+    /// snapshots, or nothing at all.
     pub fn allows_snapshots(&self) -> bool {
         self.0.as_ref().is_some_and(|nodes| nodes.allows_snapshots())
     }
 
-    /// Returns the nodes themselves, for code that changes which of them hold jobs. None: the store is embedded.
+    /// Returns the nodes, for code that changes which of them hold jobs. None: the store is embedded.
     pub fn redis(&self) -> Option<&redis::Nodes> {
         self.0.as_deref()
     }

@@ -8,8 +8,8 @@ use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
 use model::job_priority::JobPriority;
 
-/// How many bytes the bodies of the jobs of one lease call have at most, unless a single job has more. So the answer to
-/// a client that reserves is not too large to be sent.
+/// The approximate limit of the bytes of all bodies that one lease call gets. (A single larger job can still be
+/// leased.) Without this limit, the answer to a client that reserves jobs could be too large to be sent.
 pub const LEASE_BYTES: usize = 4 << 20;
 
 /// What a lease call asks for from one topic.
@@ -27,7 +27,7 @@ pub struct LeaseRequest {
     /// How many jobs of the topic may be leased at once, including those that are leased already. None: no limit. (The
     /// limit of callbacks in flight is a different limit: [`FlowControl::permits`](crate::FlowControl::permits).)
     pub max_leased: Option<u32>,
-    /// The topic's limit of attempts for expired leases. It is used if the job has no limit of its own.
+    /// The topic's limit of attempts. When a lease expires, this limit is used if the job has no limit of its own.
     pub max_attempts: u32,
 }
 
@@ -60,7 +60,7 @@ pub struct LeasedJob {
     pub leased_ms: i64,
     /// When the lease expires, Unix milliseconds.
     pub deadline_ms: i64,
-    /// Its own limit of attempts.
+    /// Its own limit of attempts. None: the limit of the topic applies.
     pub max_attempts: Option<u32>,
     /// How often the circuit of the topic was opened in a row. This is set only if the job is a probe, which shows
     /// whether the receiver is back.
@@ -82,13 +82,14 @@ impl LeasedJob {
 pub struct LeaseResult {
     /// The leased jobs. The jobs of a topic are sorted by priority and due time.
     pub jobs: Vec<LeasedJob>,
-    /// The topics that still have ready jobs, with the number of these jobs. Paused topics are left out. Topics whose
-    /// circuit lets no job through now are also left out. If the circuit of a topic lets one job through, the number is
-    /// one. All topics of the request are included, but only some of the other topics. If the call is repeated, each of
-    /// the other topics is included sooner or later.
+    /// The topics that still have ready jobs, with the number of these jobs. If the circuit of a topic lets one job
+    /// through, the number is one. Paused topics are left out. A topic is also left out if its circuit lets no job
+    /// through now. All topics of the request are included, but only some of the other topics. If the call is repeated,
+    /// each of the other topics is included sooner or later.
     pub left: ReadyCounts,
-    /// The topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit
-    /// may let one job through. No bell rings when that time is over. Topics are included as in `left`.
+    /// The topics that have ready jobs, but their circuit lets no job through now. Each topic comes with the time until
+    /// its circuit may let one job through. No bell rings when that time is over. As in `left`, only some of the topics
+    /// that are not in the request are included.
     pub waiting: CircuitWaits,
 }
 
@@ -99,18 +100,19 @@ pub enum Outcome {
     Ack,
     /// The job was not accepted. It is due again.
     Retry(Due),
-    /// As `Retry`, and from then on the job has this priority.
+    /// As `Retry`, but also gives the job this priority.
     RetryAs(Due, JobPriority),
     /// The job was not accepted, and will not be tried again. It becomes a dead letter.
     DeadLetter,
-    /// As `DeadLetter`, and from then on the job has this priority.
+    /// As `DeadLetter`, but also gives the job this priority.
     DeadLetterAs(JobPriority),
     /// The attempt takes longer. The lease now ends this long after the store's present time.
     Extend(Duration),
-    /// The receiver answers later. From now on the lease belongs to no process. It ends this long after the store's
-    /// present time.
+    /// The receiver answers later. From now on the lease belongs to no process. The lease ends this long after the
+    /// store's present time.
     Later(Duration),
-    /// The lease goes on, and shows that this client has the job. (A lease that has an owner shows no client.)
+    /// The lease continues, and from now on shows that this client has the job. (If a process owns the lease, no client
+    /// is stored.)
     Name(Reserver),
     /// The attempt was not begun. The job is ready again, and the attempt does not count.
     HandBack,
@@ -140,7 +142,8 @@ pub enum Settled {
     Stale,
 }
 
-/// Settles and leases in two separate calls. If a settlement fails, the store leases all the same: one shard may be down.
+/// Settles and leases in two separate calls. If a settlement fails, jobs are still leased, because perhaps only one
+/// shard is down.
 pub(super) fn exchange_apart(
     store: &mut dyn Store,
     settlements: &[Settlement],
@@ -162,8 +165,9 @@ pub trait Leases {
         owner: Option<&OwnerTag>,
     ) -> Result<LeaseResult>;
 
-    /// Leases this delayed or ready job, even if other jobs come before it, or its topic is paused. A delayed job is
-    /// due from now on. `max_attempts` is as in [`LeaseRequest`]. None: there is no such job, or it is leased.
+    /// Leases this delayed or ready job, even if other jobs come before it, or its topic is paused. The due time of a
+    /// delayed job becomes the present time. `max_attempts` is as in [`LeaseRequest`]. None: there is no such job, or
+    /// it is leased or held back.
     fn lease_job(
         &mut self,
         key: &JobKey,
@@ -172,9 +176,9 @@ pub trait Leases {
         owner: Option<&OwnerTag>,
     ) -> Result<Option<LeasedJob>>;
 
-    /// Takes back the leases of this handle's lease calls whose answers never came. Those jobs were never delivered, so
-    /// the attempts do not count. An error means that some leases are not taken back yet. Each lease call tries this
-    /// first.
+    /// Takes back the leases of those lease calls of this handle that never got an answer. The jobs were never
+    /// delivered, so the attempts do not count. An error means that some leases are not taken back yet. Each lease call
+    /// first tries to take these leases back.
     fn take_back_unanswered(&mut self) -> Result<()> {
         Ok(())
     }
@@ -215,7 +219,7 @@ pub trait TimerWork {
 
     /// Ends the leases of a dead process. The first three times, the attempt of a job does not count, and the job is
     /// ready again. After that the attempt counts, and the job is dead if its attempts are used up. Returns how many
-    /// jobs there were.
+    /// leases were ended.
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize>;
 
     /// Ends up to `limit` expired leases on each shard. The attempt counts. The job is ready again, or dead if its

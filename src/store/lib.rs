@@ -70,9 +70,9 @@ use model::quota::OverQuota;
 use model::tags::Tags;
 use model::ticket::TicketSecret;
 
-/// Why a store did not do what it was asked to do. If the call is about one job, nothing was changed, unless the error
-/// is [`StoreError::Unknown`]. A call about a whole topic may have changed some of the jobs or nodes before the error.
-/// Examples are a purge, a redrive and a pause.
+/// Why a store did not do what it was asked to do. After [`StoreError::Unknown`], the change may have happened. After
+/// any other error of a call about one job, nothing was changed. A call about a whole topic (for example a purge, a
+/// redrive or a pause) may have changed some of the jobs or nodes before the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Another program holds the lock of the store for longer than dq waits.
@@ -113,16 +113,17 @@ pub enum StoreError {
     /// A limit of the topic or of the token does not allow the add or the change.
     #[error("{0}")]
     OverQuota(OverQuota),
-    /// The server cannot make the change as safe as its topic asks, so the change was not made.
+    /// The server cannot make the change as safe as the topic of the job asks, so the change was not made.
     #[error("not as safe as asked: {0}")]
     NotDurable(String),
-    /// The change may or may not have happened. Or it has happened, but it is not yet as safe as its topic asks.
+    /// The change may or may not have happened. Or the change has happened, but is not yet as safe as the topic of the
+    /// job asks.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
 }
 
 impl StoreError {
-    /// The machine-readable name that answers carry.
+    /// Returns the machine-readable name of the error, which answers to clients contain.
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::Busy => "store_busy",
@@ -148,13 +149,13 @@ pub const FORECAST_MAX: u64 = 1_000_000;
 /// How many jobs become due in each of several spans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// The number of jobs for each span, from one moment to the next.
+    /// The number of jobs for each span, in the order of the spans.
     pub jobs: Vec<u64>,
-    /// Whether the count stopped at [`FORECAST_MAX`], so that jobs may be missing from it.
+    /// Whether the count stopped at [`FORECAST_MAX`], so that jobs may be missing from `jobs`.
     pub is_capped: bool,
 }
 
-/// The result of a store's methods.
+/// The result of a method of a store.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// A change to a delayed or ready job. A field that is `None` leaves the job as it is.
@@ -189,7 +190,8 @@ impl Change {
         self.headers.is_some() || self.destination.is_some() || self.tags.is_some() || self.ttr.is_some()
     }
 
-    /// Returns the headers of a job after the change, with all that is stored with them. None: they stay as they are.
+    /// Returns the headers of a job after the change, with all that is stored with them. None: the headers stay as they
+    /// are.
     pub(crate) fn headers_after(&self, old: Headers) -> Option<Headers> {
         if !self.has_headers() {
             return None;
@@ -224,9 +226,9 @@ pub struct StoredJob {
     pub priority: JobPriority,
     /// How many attempts were begun. Attempts that do not count are left out.
     pub attempts: u32,
-    /// Its own limit of attempts.
+    /// Its own limit of attempts. None: the limit of the topic applies.
     pub max_attempts: Option<u32>,
-    /// The first and the last attempts, the oldest first.
+    /// The first and the last attempts, the oldest first. Attempts between them may be missing.
     pub attempts_log: Vec<Attempt>,
     /// Its own headers.
     pub headers: Headers,
@@ -253,7 +255,7 @@ pub const HELD_MS: i64 = 253_402_300_000_017;
 /// If a job has been due for this long and is not ready, no timer promoted it: there was an outage.
 pub const OUTAGE: Duration = Duration::from_secs(10);
 
-/// The topics whose jobs got a new due time, each with the number of these jobs.
+/// The topics with jobs that got a new due time, each with the number of these jobs.
 pub type SpreadCounts = Vec<(TopicName, usize)>;
 
 /// A page of a listing.
@@ -308,29 +310,29 @@ impl<
 
 /// The store's own maintenance, and the calls that wake processes that wait for work.
 pub trait Maintenance {
-    /// Returns the secret that signs the tickets for leases of a lane. It is made when it is first needed, and is the
-    /// same for all callers.
+    /// Returns the secret that signs the tickets for leases of a lane. The secret is made when it is first needed, and
+    /// is the same for all callers.
     fn secret(&mut self, lane: usize) -> Result<TicketSecret>;
 
     /// Checks whether the store answers. The error says what is wrong.
     fn health(&mut self) -> Result<()>;
 
-    /// Looks for damage in the whole store. This may take long, but blocks nobody. Redis has no such check: the result
-    /// is always `Ok`.
+    /// Looks for damage in the whole store. The check may take long, but blocks no other process. Redis has no such
+    /// check: the result is always `Ok`.
     fn inspect(&mut self) -> Result<()>;
 
-    /// Rings again for topics with ready jobs that this process may not take, so that another process takes them. The
-    /// embedded store does nothing here, because each of its rings reaches all processes.
+    /// Rings again for topics with ready jobs that this process may not take, so that another process takes these jobs.
+    /// The embedded store does nothing here, because each of its rings reaches all processes.
     fn pass_on(&mut self, _topics: &[TopicName]) {}
 
     /// Makes the store ring the bells of [`BellKind::Pull`] for these topics, from now until [`PULL_RINGS`] after the
-    /// last call. The embedded store does nothing here, because it rings them for all topics.
+    /// last call. The embedded store does nothing here, because it always rings these bells for all topics.
     fn ring_pull(&mut self, _topics: &[TopicName]) -> Result<()> {
         Ok(())
     }
 
     /// Gives back rings that are for other processes, so that one of these processes gets them. A ring is dropped if
-    /// its topic has no ready jobs or is paused. Giving a ring back twice has the same effect as once.
+    /// its topic has no ready jobs or is paused. Giving a ring back twice has the same effect as giving it back once.
     fn give_back(&mut self, _rings: &[TopicRing]) -> Result<()> {
         Ok(())
     }
@@ -338,8 +340,10 @@ pub trait Maintenance {
     /// Rings all bells in case there is work: a process may have died after it made work and before it rang.
     fn announce(&mut self);
 
-    /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: gives the nodes
-    /// that were away the changes that they have missed. A timer calls this method when the bell of the timer rang, and
-    /// after the returned time, if there is one. An import calls it too, because perhaps no daemon is running.
+    /// Does the regular work of the store: removes records that are too old. Embedded: also copies the write-ahead log
+    /// into the file, and gives free pages back to the disk. Redis: also gives the nodes that were away the changes
+    /// that they have missed. A timer calls this method after each ring of its bell. If the method returns a time, the
+    /// timer also calls it again after this time. An import calls this method, too, because perhaps no daemon is
+    /// running.
     fn maintain(&mut self) -> Result<Option<Duration>>;
 }

@@ -9,8 +9,8 @@ use rust_embed::Embed;
 /// Returns the migrations of a folder, in the order of their numbers.
 ///
 /// # Panics
-/// If the name of an SQL file is not the name of a migration. A test would find this, because each database is migrated when
-/// it is opened.
+/// If the name of an SQL file is not the name of a migration. A test would find such a file, because each database is
+/// migrated when it is opened.
 pub fn migrations<F: Embed>() -> Vec<Migration> {
     let migration = |file: Cow<'static, str>| {
         let name = file.strip_suffix(".sql")?;
@@ -24,7 +24,7 @@ pub fn migrations<F: Embed>() -> Vec<Migration> {
 }
 
 /// Returns a runner of the migrations of a folder. It runs all of them or none. An older release may open the database
-/// of a newer one, so a migration that it does not know is not an error.
+/// of a newer release. So a migration that the older release does not know is not an error.
 pub(crate) fn runner<F: Embed>() -> Runner {
     Runner::new(&migrations::<F>()).set_abort_missing(false).set_grouped(true)
 }

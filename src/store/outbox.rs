@@ -1,6 +1,6 @@
-//! The outbox: what must follow jobs that have ended. The step that ends a job also writes the entries for this job. A
-//! timer adds a job for each entry (`keep`), and removes the entry. docs/internals/FOLLOW.md has the rules and their
-//! proof.
+//! The outbox: entries for the jobs that must follow jobs that have ended. (An event is such a job, too.) The step that
+//! ends a job also writes the entries for this job. A timer adds a job for each entry (with `on_conflict` `keep`), and
+//! removes the entry. docs/internals/FOLLOW.md has the rules and their proof.
 
 use std::time::Duration;
 
@@ -21,29 +21,30 @@ pub struct OutboxEntry {
     pub what: OutboxCause,
 }
 
-/// Why something follows a job.
+/// Why another job follows a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutboxCause {
     /// The job was accepted, and its `then` names the job that follows.
     Then {
         /// The place of the follower in the list `then`, from 0.
         place: usize,
-        /// Its text: see [`Then::texts`](model::follow::Then::texts).
+        /// The text of the follower: see [`Then::texts`](model::follow::Then::texts).
         text: String,
     },
     /// The topic of the job wants an event about its end.
     Done(Box<JobRecord>),
 }
 
-/// Makes the job that follows from an entry. None: nothing follows, so the entry is removed.
+/// Makes the job that follows from an entry. None: no job follows, so the entry is removed.
 pub type FollowerMaker<'a> = &'a dyn Fn(&OutboxEntry) -> Option<NewJob>;
 
 /// What a call of [`Outbox::send_followers`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FollowerSendResult {
-    /// The topics of the jobs that it has added: one entry for each job. (A job that was there already is not counted.)
+    /// The topics of the jobs that the call has added: one topic for each job. (A job that the store had already is
+    /// left out.)
     pub added: Vec<TopicName>,
-    /// When there is more to do. None: nothing waits.
+    /// The time until there is more to do. None: no entry waits.
     pub again: Option<Duration>,
 }
 
@@ -56,14 +57,16 @@ pub struct OutboxState {
     pub oldest: Duration,
 }
 
-/// The outbox of a store. Each entry leads to one add (`keep`), even if processes die or several send at once.
+/// The outbox of a store. Each entry adds one job (with `on_conflict` `keep`), even if a process dies, or several
+/// processes send the same entry.
 pub trait Outbox {
-    /// Returns whether there are entries, as far as this is known without a call to a server. On Redis: whether
-    /// [`TimerWork`](crate::TimerWork) calls of this handle have seen entries since the last call of this method.
+    /// Returns whether the outbox may have entries. This method makes no call to a server. On Redis, the result says
+    /// whether [`TimerWork`](crate::TimerWork) calls of this handle have seen entries since the last call of this
+    /// method. For a node outside the set, the result is always true.
     fn has_followers(&mut self) -> Result<bool>;
 
-    /// Adds the jobs that follow from the entries, some entries at a time. Entries that cannot be sent now wait. This
-    /// is not an error.
+    /// Adds the jobs that follow from the entries, some entries at a time. If the job of an entry cannot be added now,
+    /// the entry waits. This is not an error.
     fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<FollowerSendResult>;
 
     /// Returns how much waits in the outbox.

@@ -24,8 +24,8 @@ pub enum Added {
     },
     /// There is a job with the same id, and the add was refused (`reject`).
     Rejected,
-    /// The job waits in the spool of this host until its home answers. Then it replaces a job with the same id at its
-    /// home, if there is one.
+    /// The job waits in the spool of this host until its home answers. If its home then has a job with the same id, the
+    /// new job replaces that job.
     Spooled {
         /// Its due time, Unix milliseconds, by the host's clock.
         due_ms: i64,
@@ -48,7 +48,7 @@ impl Added {
 /// The result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deleted {
-    /// The job is gone.
+    /// The job, or its dead letters, were removed.
     Done,
     /// There is no such job.
     NotFound,
@@ -87,11 +87,12 @@ pub trait Jobs {
     /// one answer for each key, in their order.
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>>;
 
-    /// Removes jobs as [`delete`](Jobs::delete) does, but only at their homes. The records say why: `note` is a short
-    /// text without control characters.
+    /// Removes jobs as [`delete`](Jobs::delete) does, but only at their homes: it neither reads nor changes the spool.
+    /// The records of the jobs contain `note`, which says why the jobs were removed. It is a short text without control
+    /// characters.
     fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>>;
 
-    /// Changes a delayed or ready job. It stays the same job, with its attempts and its stamp.
+    /// Changes a delayed or ready job. The job keeps its attempts and its stamp.
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
 
     /// Gives jobs that are held back their real due times, durably. (A job is held back if it is due at

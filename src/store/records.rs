@@ -33,9 +33,10 @@ pub trait Records {
     /// Returns a page of a topic's records.
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage>;
 
-    /// Returns the cursor of a listing that leaves out the newer records. It begins with the first record whose
-    /// `order_ms` is before the moment `order_ms`. With an id, it begins after the record of this id that has exactly
-    /// this `order_ms`. None: all records are before the moment, so the listing begins with its first page.
+    /// Returns the cursor of a listing that leaves out the newer records. Without an id, the listing begins with the
+    /// first record that has an earlier `order_ms` than the given one. With an id, the listing begins after the record
+    /// of this id that has exactly this `order_ms`. None: no record is left out, so the listing begins with its first
+    /// page.
     fn records_after(
         &mut self,
         topic: &TopicName,
@@ -57,11 +58,11 @@ pub trait Records {
 /// The shortest and the longest wait between two searches for old records.
 const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The wait after a step that has removed records, so that other callers have their turn.
+/// The wait after a step that has removed records, so that the other users of the store can work between two steps.
 const TRIM_PAUSE: Duration = Duration::from_millis(5);
 
-/// Returns when to look for old records again. `gone`: how many were removed now. `shortest`: the shortest time for
-/// which a topic keeps its records. None: there are no records.
+/// Returns the wait until the next search for old records. `gone`: how many records were removed now. `shortest`: the
+/// shortest time for which a topic keeps its records, or None if there are no records.
 pub(crate) fn trim_again(gone: usize, shortest: Option<Duration>) -> Duration {
     let (least, most) = TRIM_EVERY;
     match gone {

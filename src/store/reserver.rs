@@ -1,5 +1,5 @@
-//! The client that has reserved a job. A store keeps this with the lease. It is only shown to people: no decision of dq
-//! depends on it.
+//! The client that has reserved a job. A store keeps the name and the address of the client with the lease. They are
+//! only shown to people: no decision of dq depends on them.
 
 /// How many bytes the name of a client may have.
 pub const RESERVER_NAME_MAX: usize = 128;
@@ -7,11 +7,11 @@ pub const RESERVER_NAME_MAX: usize = 128;
 /// A client that has reserved a job, and has named itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reserver {
-    /// The name that it gave itself.
+    /// The name that the client gave itself.
     pub name: String,
-    /// The address that it came from. Empty: the Unix socket. An address has no space.
+    /// The address of the client. Empty: the client used the Unix socket. An address has no space.
     pub address: String,
-    /// When it got the job, Unix milliseconds.
+    /// When the client got the job, Unix milliseconds.
     pub since_ms: i64,
 }
 
@@ -26,7 +26,7 @@ impl Reserver {
         format!("{} {} {}", self.since_ms, self.address, self.name)
     }
 
-    /// Reads the text that a store keeps. None: it has another form.
+    /// Reads the text that a store keeps. None: the text has another form.
     pub(crate) fn parse(text: &str) -> Option<Reserver> {
         let mut parts = text.splitn(3, ' ');
         let (since_ms, address, name) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?);

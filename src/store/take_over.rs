@@ -78,24 +78,26 @@ impl fmt::Display for StoreMoveMark {
     }
 }
 
-/// A store that can take over what another store had. Such a store may be opened even if it has a mark.
+/// A store that can take over what another store had. [`open_to_move`](crate::open_to_move) opens such a store even if
+/// it has a mark.
 pub trait MovableStore: Store {
     /// Returns the mark of the store.
     fn move_mark(&mut self) -> Result<Option<StoreMoveMark>>;
 
-    /// Sets the mark of the store, or removes the mark. The mark is as safe as a job when this returns.
+    /// Sets the mark of the store. None: removes the mark. When this method returns, the change of the mark is as safe
+    /// as an acknowledged job.
     fn set_move_mark(&mut self, mark: Option<&StoreMoveMark>) -> Result<()>;
 
     /// Takes over jobs in any state. A job that was leased waits until its lease would have ended, and the attempt does
-    /// not count. Jobs that are here already are left out.
+    /// not count. Jobs that are in this store already are left out.
     fn take_over(&mut self, jobs: &[StoredJob]) -> Result<()>;
 
-    /// Takes over records. Records that are here already are left out. Call [`MovableStore::end_take_over`] after the
-    /// last records.
+    /// Takes over records. Records that are in this store already are left out. Call [`MovableStore::end_take_over`]
+    /// after the last records.
     fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()>;
 
-    /// Must be called after everything was taken over. When this returns, all that was taken over is as safe as an
-    /// acknowledged job.
+    /// Must be called after everything was taken over. When this method returns, all that was taken over is as safe as
+    /// an acknowledged job.
     fn end_take_over(&mut self) -> Result<()>;
 }
 

@@ -57,7 +57,7 @@ pub enum ChildEvent {
     /// The main loop of the child answers, but one of its workers is far past its deadline. Another process replaces
     /// the child when the child has finished all the work that it can finish, or when it is killed.
     Stuck {
-        /// When it is killed.
+        /// When the child is killed.
         kill_at: Instant,
     },
     /// The [`Child::deadline`] of the child has passed.
@@ -78,16 +78,16 @@ pub enum ChildAction {
 /// The state of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// There is no process; the next one is started at `at`.
+    /// There is no process. The next process is started at `at`.
     Waiting {
-        /// When it is started.
+        /// When the next process is started.
         at: Instant,
     },
     /// The process has not reported yet that it is ready.
     Starting {
         /// The process.
         pid: Pid,
-        /// If the process is not ready by then, it is killed.
+        /// If the process is not ready by this time, it is killed.
         ready_by: Instant,
     },
     /// The process works.
@@ -101,7 +101,7 @@ pub enum State {
     Draining {
         /// The process.
         pid: Pid,
-        /// When it is killed; none: there is no limit.
+        /// When the process is killed; none: there is no limit.
         kill_at: Option<Instant>,
         /// Whether another process is started in its place.
         restart: bool,
@@ -120,7 +120,7 @@ pub enum State {
 /// The child of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child {
-    /// Its state.
+    /// The state of the child.
     pub state: State,
     /// The number of failures in a row.
     failures: u32,

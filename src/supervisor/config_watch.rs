@@ -1,4 +1,4 @@
-//! `watch_config`: a configuration file that changes and is valid acts like HUP.
+//! `watch_config`: if the configuration file changes and is valid, this acts like HUP.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct ConfigWatch {
 }
 
 impl ConfigWatch {
-    /// Watches the file from now on. The file is also checked once, because it may have changed before.
+    /// Watches the file from now on. The file is also checked once, because it may have changed before the watch began.
     fn begin(path: &Path) -> Option<ConfigWatch> {
         match FileWatcher::new(path) {
             Ok(changes) => Some(ConfigWatch { changes, look_at: Some(Instant::now() + QUIET) }),
@@ -82,7 +82,7 @@ impl Master {
             log::warn!("watch_config: {e}");
         }
         if checking {
-            // It is not known yet which settings the restart under way will find. So the file is checked again later.
+            // It is not known yet which settings the restart under way will read. So the file is checked again later.
             watch.look_at = Some(now + QUIET);
             return;
         }

@@ -1,5 +1,5 @@
-//! A generation: the plan, the settings and the executable of one set of children. They are read and checked once. A
-//! child that is started again gets the same settings and executable.
+//! A generation: the plan, the settings and the executable of one set of children. The master reads and checks them
+//! once. A child that is started again gets the same settings and executable.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

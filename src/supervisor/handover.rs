@@ -26,9 +26,9 @@ use super::{GenerationSlot, Master};
 use host::{HandOverMemory, Link, RunDirLock, Signals};
 use model::slot::{self, Slot};
 
-/// The version of the layout of [`HandOver`]. It grows with each change that an image of the previous release could not
-/// read. The version stays if a new field has a default. (tests/handover/v1.json was written by a release of version
-/// 1.)
+/// The version of the layout of [`HandOver`]. Each change that an image of the previous release could not read
+/// increases the version. The version stays the same if a new field has a default. (tests/handover/v1.json was written
+/// by a release of version 1.)
 const VERSION: u32 = 1;
 
 /// All that a master knows. Descriptors are given by their numbers.
@@ -160,7 +160,7 @@ impl HandOver {
         }
     }
 
-    /// Parses a hand-over. A version other than `VERSION` is an error.
+    /// Parses a hand-over. Any version except `VERSION` is an error.
     pub fn parse(bytes: &[u8]) -> Result<HandOver> {
         #[derive(Deserialize)]
         struct AnyVersion {
@@ -192,7 +192,7 @@ impl HandOver {
         generations.chain(links).chain(sockets).chain([self.control, self.run_dir]).collect()
     }
 
-    /// Fails if one of these descriptors is not open.
+    /// Fails if a descriptor of the hand-over is not open.
     pub fn check_descriptors(&self) -> Result<()> {
         for number in self.descriptors() {
             // SAFETY: the number is borrowed only for F_GETFD. F_GETFD accepts any number, and fails if no descriptor

@@ -1,8 +1,8 @@
 //! dq-master: starts the child processes, replaces those that end, does rolling restarts, and ends all children.
 //!
-//! It never opens a store or a database, and never sees a job. It does not depend on the crates that could do so. It
-//! has one thread. The loop waits, then decides, then acts. The decisions are pure: `plan` (which processes there are),
-//! `child` (one process) and `restart` (a rolling restart).
+//! dq-master never opens a store or a database, and never sees a job. This crate does not depend on the crates that
+//! could open them. dq-master has one thread. Its loop waits, then decides, then acts. The decisions are pure: `plan`
+//! (which processes there are), `child` (one process) and `restart` (a rolling restart).
 //!
 //! Begin with `lib.rs` (the loop). docs/SUPERVISION.md has the tables of states.
 
@@ -63,7 +63,8 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// Extra time, after `drain_timeout`, for children to hand back unfinished jobs. Then they are killed.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
-/// Signals that arrive within this interval count as one: some programs signal a process and then its group.
+/// Signals to end that arrive within this interval count as one, because some programs signal a process and then its
+/// group.
 const ONE_SIGNAL: Duration = Duration::from_millis(300);
 
 /// The signals that a master handles.
@@ -140,7 +141,7 @@ type GenerationSlot = (slot::GenerationNumber, Slot);
 
 struct Master {
     arguments: MasterArguments,
-    /// Where the executable of this process was when it started.
+    /// The path that the executable of this process had when the process started.
     program: PathBuf,
     /// The generations that have children.
     generations: BTreeMap<slot::GenerationNumber, Generation>,

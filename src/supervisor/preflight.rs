@@ -68,7 +68,7 @@ pub fn run(inherited: &ChildInheritance) -> ExitCode {
     }
 }
 
-/// Continues as the master, which has executed this image in place.
+/// Continues as the master. The previous image of the master has executed this image in place.
 pub fn resume(from: HandOverMemory) -> ExitCode {
     host::keep_new_files_private();
     let understand = || -> Result<(MasterArguments, HandOver)> {
@@ -107,7 +107,8 @@ fn resume_master(arguments: MasterArguments, handover: HandOver, from: HandOverM
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
     let (refused, again) = (from.refused.clone(), handover.again);
     let mut master = handover.adopt(&from, arguments, signals)?;
-    // The hand-over's memory and the previous image are not needed any more, and must not be passed to the next image.
+    // The descriptors of the hand-over's memory and of the previous executable are not needed any more, and must not be
+    // passed to the next image.
     drop(from);
     // Signals that arrived meanwhile are delivered now. This includes the signals for the end of a child.
     host::unblock_signals().context("cannot unblock signals")?;

@@ -89,7 +89,8 @@ impl Master {
         self.latest
     }
 
-    /// Lets the new generation take over. The older ones drain without a limit, until their last callback has ended.
+    /// Lets the new generation take over. The older generations drain without a time limit, until their last callback
+    /// has ended.
     fn commit(&mut self, new: slot::GenerationNumber) {
         log::info!("generation {new} is ready; the older ones drain");
         self.current = new;
@@ -122,7 +123,8 @@ impl Master {
             .unwrap_or_else(|| format!("not ready within start_timeout: {}", self.not_up(new).join(", ")));
         log::error!("generation {new} is given up; generation {} goes on: {why}", self.current);
         self.history.renewed(self.renewing, Some(why));
-        // Children that are up may serve clients already. They end when these have their answers.
+        // Children that are up may serve clients already. These children drain, so that the clients still get their
+        // answers.
         let time = self.generations.get(&new).map_or(Duration::ZERO, |g| g.plan.drain_timeout);
         let drain = child::ChildEvent::Drain { kill_at: Some(Instant::now() + time + DRAIN_GRACE) };
         for place in self.places().into_iter().filter(|(g, _)| *g == new) {
@@ -139,8 +141,8 @@ impl Master {
         slots.iter().filter(|slot| !is_up(**slot)).map(ToString::to_string).collect()
     }
 
-    /// Checks whether the first generation is ready. If the daemon cannot start, it ends. Otherwise it would keep a
-    /// port open that nobody serves.
+    /// Checks whether the first generation is ready. If this generation is not ready in time, the daemon ends.
+    /// Otherwise it would keep a port open that nobody serves.
     pub(super) fn judge_start(&mut self) {
         let Some(by) = self.started_by.filter(|_| self.restart != RestartState::Stopping) else { return };
         let late = self.not_up(self.current);
@@ -184,7 +186,7 @@ impl Master {
             .retain(|g, _| *g == current || Some(*g) == rolling || children.keys().any(|(of, _)| of == g));
     }
 
-    /// Asks for one consumer more, or one fewer. The change is made now, or when the restart under way is over.
+    /// Asks for one consumer more (1) or one fewer (-1). If a restart is under way, the change is made when it is over.
     pub(super) fn ask_for_consumers(&mut self, by: i32) {
         self.asked_consumers += by;
         if self.restart != RestartState::Steady {

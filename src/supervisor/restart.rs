@@ -42,7 +42,7 @@ pub enum RestartState {
     Stopping,
 }
 
-/// What a restart renews. A later kind includes the earlier one.
+/// What a restart renews. The kind `Executable` includes the kind `Configuration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RestartKind {
     /// The configuration (HUP).

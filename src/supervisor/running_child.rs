@@ -1,4 +1,4 @@
-//! A place of a child, and what the master knows of the process that fills it.
+//! A slot of a generation with its child, and what the master knows of the process that fills the slot.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl PingState {
     }
 }
 
-/// A place with its child, the link to the process of the child, and what is known of this process.
+/// A slot of a generation with its child, the link to the process of the child, and what is known of this process.
 pub struct RunningChild {
     pub child: Child,
     pub link: Option<Link>,
@@ -46,12 +46,12 @@ pub struct RunningChild {
 }
 
 impl RunningChild {
-    /// Returns a place whose child is started now.
+    /// Returns a slot with a child that is started now.
     pub fn new(start_timeout: Duration) -> RunningChild {
         RunningChild::with(Child::new(Instant::now(), start_timeout), None, None)
     }
 
-    /// Returns a place with this child and this link. The process of the child has not been watched yet.
+    /// Returns a slot with this child and this link. The process of the child has not been watched yet.
     pub fn with(child: Child, link: Option<Link>, started_ms: Option<i64>) -> RunningChild {
         RunningChild {
             child,
@@ -67,7 +67,7 @@ impl RunningChild {
         matches!(self.child.state, State::Up { .. })
     }
 
-    /// Returns the process, if its silence counts.
+    /// Returns the process if it must answer pings: it is up, or it drains.
     pub(super) fn watched(&self) -> Option<Pid> {
         match self.child.state {
             State::Up { pid, .. } | State::Draining { pid, .. } => Some(pid),

@@ -32,13 +32,12 @@ impl Service {
         Service::new(LastNotification::Nothing)
     }
 
-    /// Returns the state of a master whose image was just replaced: a reload is under way.
+    /// Returns the state of a master after its image was replaced: a reload is under way.
     pub fn resumed() -> Service {
         Service::new(LastNotification::Reloading)
     }
 
     fn new(last_report: LastNotification) -> Service {
-        // A sign of life is sent twice as often as the manager requires.
         let watchdog = host::watchdog_period().map(|period| (period / 2, Instant::now()));
         Service { last_report, status: String::new(), watchdog }
     }
@@ -57,7 +56,7 @@ impl Service {
     }
 
     /// Reports what has changed, and that the master's loop works. `may_take` is how long the daemon may take to end.
-    /// It is reported only when the daemon begins to end.
+    /// This time is reported only when the daemon begins to end.
     pub fn update(&mut self, phase: MasterPhase, status: String, may_take: Duration) {
         let mut states = Vec::new();
         match (phase, self.last_report) {

@@ -80,8 +80,8 @@ fn a_child_keeps_its_invariants_through_any_events() {
             if before.state == State::Gone {
                 assert_eq!((child.state, action), (State::Gone, None), "{story}");
             }
-            // Each state that waits has a deadline. A deadline that was handled is no longer in the past, so that the
-            // master's loop never spins. A spawn is the exception: its result is reported by another event.
+            // Each state that waits has a deadline. After a deadline was handled, the next deadline is in the future,
+            // so that the master's loop never spins. A spawn is the exception: another event reports its result.
             if event == child::ChildEvent::Deadline && action != Some(child::ChildAction::Spawn) {
                 assert!(child.deadline().is_none_or(|at| at > now), "{story}");
             }
@@ -136,7 +136,8 @@ fn a_restart_keeps_its_invariants_through_any_events() {
                     RestartAction::Execute(_) => {
                         assert!(matches!(before, RestartState::Checking { .. }), "{story}")
                     }
-                    // In three of four cases, the step begins. Otherwise it is refused, and no restart is under way.
+                    // In three of four cases, the step begins. Otherwise the step is refused, and no restart is under
+                    // way.
                     RestartAction::Begin(_) | RestartAction::Check => {
                         assert_eq!(restart, RestartState::Steady, "{story}");
                         begun += 1;
@@ -155,7 +156,7 @@ fn a_restart_keeps_its_invariants_through_any_events() {
                 }
             }
             assert!(begun <= asked, "more restarts than were asked for: {story}");
-            // All that is under way has a deadline.
+            // A restart that is under way has a deadline.
             assert_eq!(restart.deadline().is_some(), restart != RestartState::Steady, "{story}");
             if event == restart::RestartEvent::Deadline {
                 assert!(restart.deadline().is_none_or(|at| at > now), "{story}");

@@ -56,8 +56,8 @@ fn may_wait(path: &Path) -> bool {
     read.is_err() || byte[0] != NOTHING_WAITS
 }
 
-/// Writes beside the spool to which daemon the spool belongs. (If two daemons used one spool, each would send the
-/// changes of the other to its own store.)
+/// Notes in a file beside the spool which daemon the spool belongs to. (If two daemons used one spool, each would send
+/// the changes of the other to its own store.)
 fn take(path: &Path, run_dir: &Path) -> Result<()> {
     let owner_path = beside(path, SPOOL_OWNER);
     let cannot = || format!("store.spool_path: cannot use {}", owner_path.display());

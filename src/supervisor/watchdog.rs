@@ -23,14 +23,14 @@ impl Master {
         self.generations.values().filter_map(|g| g.plan.watchdog).min().map(|watchdog| watchdog / ROUNDS)
     }
 
-    /// Makes a round when it is due.
+    /// If a round is due, pings the children, and ends children that are silent or stuck.
     pub(super) fn watch_children(&mut self) {
         let Some(length) = self.round_length() else {
             self.round_at = None;
             return;
         };
         let now = Instant::now();
-        // If the watchdog has become shorter, the shorter time counts from now.
+        // If the interval has become shorter, the shorter interval counts from now.
         let round_at = self.round_at.map_or(now + length, |at| at.min(now + length));
         self.round_at = Some(round_at);
         if round_at > now {

@@ -40,7 +40,7 @@ import time
 HERE = "127.0.0.1"
 ATTACKER = "127.0.0.66"
 NOBODY = 65534
-# In seconds. If an add of another tenant takes longer, it counts as stopped.
+# In seconds. If an add of another tenant takes longer than this, the add counts as stopped.
 TOO_SLOW = 2.0
 # The maximum time of an attack, in seconds. An attack that hangs is ended after this time.
 LONGEST = 150
@@ -336,7 +336,7 @@ def tries(count, attempt):
     return failed
 
 
-# ---- the attacks. Each returns whether it succeeds, and the figures that show it.
+# ---- the attacks. Each attack returns whether it succeeds, and the figures that show this.
 
 LETTERS = 50_000
 
@@ -661,7 +661,8 @@ def session_is_forged(build):
 
         digest, created_ms = eventually(10, "the account of admin", account)
         if os.path.exists(key):
-            # The key is in a file. The account's hash and the time of its creation are a part of what is signed.
+            # The key is in a file. The signed data also contains the account's hash and the time when the account was
+            # created.
             secret = open(key, "rb").read()
             extra = hashlib.sha256(b"dq console session 2\0" + digest.encode()).digest() + struct.pack(">q", created_ms)
             place = "a file outside the registry"

@@ -14,7 +14,7 @@ struct Exchange {
     output: Vec<u8>,
 }
 
-/// Returns the exchanges of a conversation, with numbers in the place of names, and wildcards filled in.
+/// Returns the exchanges of a conversation, with numbers in place of names, and with values in place of wildcards.
 fn exchanges(conversation: &Conversation) -> BTreeMap<u8, Exchange> {
     let mut numbers = Numbers::new();
     let mut exchanges: BTreeMap<u8, Exchange> = BTreeMap::new();
@@ -149,8 +149,8 @@ fn the_table_may_be_cut_anywhere() {
         for Exchange { input, .. } in exchanges(&conversation).values() {
             let whole = decode([&input[..]]);
             assert!(decode(input.chunks(1)) == whole, "{}", conversation.name);
-            // A long input is long because of a body that repeats one byte. A cut at one place in such a body is like a
-            // cut at another place. So not every place must be tried.
+            // A long input has a body that repeats one byte. All places in such a body are alike, so the test tries
+            // only some of them.
             let step = 1 + input.len() / 500;
             for cut in (0..input.len()).step_by(step) {
                 let (begin, end) = input.split_at(cut);

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// How long a step waits for what it expects.
+/// How long a step waits for the bytes that it expects.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One conversation of the table.
@@ -25,7 +25,7 @@ pub struct Step {
     pub of_dq: Option<Act>,
 }
 
-/// Whose port is played against.
+/// The server that answers in a conversation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     Beanstalkd,
@@ -38,7 +38,7 @@ pub enum Act {
     Closed,
 }
 
-/// A part of what is sent or expected.
+/// A part of the bytes that are sent or expected.
 #[derive(Clone)]
 pub enum Part {
     Bytes(Vec<u8>),
@@ -50,7 +50,7 @@ pub enum Part {
     Length,
 }
 
-/// What the names stand for.
+/// The number that each name stands for.
 pub type Numbers = HashMap<String, Vec<u8>>;
 
 /// Returns all conversations of the table.
@@ -156,7 +156,7 @@ pub fn sent(parts: &[Part], numbers: &Numbers) -> Vec<u8> {
 /// How bytes compare with what is expected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Match {
-    /// The first bytes, as many as this, are the expected ones.
+    /// The bytes begin with all that is expected. The value is the length of the expected part.
     Whole(usize),
     /// More bytes are needed.
     Partial,
@@ -179,7 +179,7 @@ pub fn compare(parts: &[Part], bytes: &[u8], numbers: &mut Numbers) -> Match {
                 Some(length) => length,
                 None => return Match::Partial,
             },
-            // The end of a number is known only when a byte follows that is no digit.
+            // A number is complete when a byte follows that is not a digit. Without such a byte, more bytes are needed.
             Part::Named(_) | Part::AnyNumber | Part::Length if digits == rest.len() => return Match::Partial,
             Part::Named(_) | Part::AnyNumber | Part::Length if digits == 0 => return Match::Mismatch,
             Part::Named(name) => {
@@ -247,7 +247,7 @@ pub fn play(
             }
         }
     }
-    // A connection must get nothing beyond what is expected. After `quit`, all that remains is read.
+    // A connection must get only the expected bytes. The player sends `quit`, and reads all bytes that are left.
     for (client, (mut stream, mut unread)) in clients {
         let closed =
             conversation.steps.iter().any(|step| step.client == client && matches!(step.act, Act::Closed));

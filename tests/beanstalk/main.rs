@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use conversation::{Server, play, table};
 use protocol::beanstalk::{BeanstalkResponse, JobStats, ServerStats, TubeStats};
 
-/// A beanstalkd with an address of its own.
+/// A beanstalkd with its own address.
 struct Beanstalkd {
     process: Child,
     address: SocketAddr,

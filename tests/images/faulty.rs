@@ -5,11 +5,11 @@
 //! |---|---|
 //! | `unready` | its children never report ready |
 //! | `version` | its preflight finds a hand-over of a version that it does not know |
-//! | `adopt` | it finds such a hand-over, but only after it has replaced the old executable |
+//! | `adopt` | it finds a hand-over of an unknown version, but only after it has replaced the old executable |
 //! | `crash` | it ends as soon as it has replaced the old executable |
-//! | `spin NAME` | that child reports ready, and then loops without end |
-//! | `hang NAME` | that child reports ready, and then stays in a system call |
-//! | `deaf NAME` | that child reports ready, and then ignores the master |
+//! | `spin NAME` | the child NAME reports ready, and then loops without end |
+//! | `hang NAME` | the child NAME reports ready, and then stays in a system call |
+//! | `deaf NAME` | the child NAME reports ready, and then ignores the master |
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the fault: it is read from the file in the folder that the environment names.
+/// Returns the text of the file `fault`. An environment variable names the folder of this file.
 fn fault() -> String {
     let folder = std::env::var_os("TEST_FOLDER_OF_DQ").expect("a folder");
     let path = std::path::Path::new(&folder).join("fault");

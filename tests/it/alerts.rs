@@ -1,5 +1,5 @@
-//! People get one message about what is wrong, and one when it is over, whichever process is killed in between, and
-//! whatever a mail server does.
+//! People get one message about each problem, and one message when the problem is over. This also holds if a process is
+//! killed in between, and if a mail server fails or hangs.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -52,7 +52,8 @@ fn counted(smtp: &Smtp, to: &str, topic: &str) -> u64 {
     sum
 }
 
-/// Waits until alerts.json says that everything was sent. If a checker dies before that, the next one sends it again.
+/// Waits until alerts.json says that everything was sent. If a checker dies earlier, the next checker sends the alerts
+/// again.
 fn all_is_written(daemon: &Daemon) {
     fn waits(value: &Value) -> bool {
         match value {
@@ -76,7 +77,7 @@ fn documents(sink: &Sink) -> Vec<Value> {
     sink.calls().iter().map(|call| serde_json::from_str(&call.body).unwrap()).collect()
 }
 
-/// Checks that each of these alerts was sent once when it opened and once when it was over.
+/// Checks that the alert with this title was sent once when it opened, and once when it was over.
 fn is_told_once(smtp: &Smtp, title: &str) {
     let lines = |wanted: &str| {
         let of = |mail: &Value| mail["text"].as_str().unwrap().lines().filter(|l| *l == wanted).count();
@@ -150,8 +151,7 @@ fn dead_letters_are_reported_once_with_details_over_starttls() {
     assert!(smtp.of(OPS, "of topic orders").len() <= 8, "{:#?}", smtp.mails());
 
     all_is_written(&daemon);
-    // When one checker takes over from another one, it repeats no alert, and it reports everything that happened in the
-    // meantime.
+    // When a new checker takes over, it repeats no alert, and it reports everything that happened in the meantime.
     daemon.kill_child(CHECKER);
     client.ask(&add("u", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic u", log);
@@ -296,7 +296,7 @@ fn a_process_that_is_started_again_and_again_is_told_once() {
     all_is_written(&daemon);
     daemon.kill_child(CHECKER);
     daemon.kill_child("dq-timer-1");
-    // A mail that comes later.
+    // When the mail about this later problem has come, a repeated mail about the restarts would have come, too.
     daemon.client().ask(&add("t", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic t", || daemon.log());
     assert_eq!(smtp.of(OPS, "is started again").len(), 1, "{:#?}", smtp.mails());
@@ -421,7 +421,7 @@ fn the_php_database_supplies_the_mail_server_and_node_contacts() {
         database.url()
     ));
     let log = || daemon.log();
-    // The topics of the database are known once dq-redis-checker has read them.
+    // dq knows the topics of the database when dq-redis-checker has read them.
     let mut client = daemon.client();
     let is_taken = || (client.ask(&add("t", "1", 0)).unwrap()["code"] == 1).then_some(());
     eventually(5 * SECOND, "the topic is known", is_taken);

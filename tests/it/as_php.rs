@@ -43,7 +43,7 @@ const NOW: i64 = 1_764_092_830;
 
 const ZONES: [&str; 4] = ["Asia/Shanghai", "UTC", "Europe/Berlin", "America/New_York"];
 
-/// Returns the moment that dq reads from a `fix_time`, in Unix seconds. None: it is refused.
+/// Returns the moment that dq reads from a `fix_time`, in Unix seconds. None: dq refuses the text.
 fn dq_time(text: &str, zone: &TimeZone) -> Option<i64> {
     let add = json!({"cmd": "add", "topic": "t", "id": 1, "body": 1, "fix_time": text}).to_string();
     let clock = LocalClock { zone, now_ms: || NOW * 1000 };
@@ -60,7 +60,7 @@ fn dq_time(text: &str, zone: &TimeZone) -> Option<i64> {
     }
 }
 
-/// Reads texts as PHP does, in all zones. Returns for each text and zone what dq and PHP say.
+/// Lets dq and PHP read the texts, in all zones. Returns both results for each text and zone.
 fn compare<'a>(texts: &[&'a str]) -> Vec<(&'a str, &'static str, Option<i64>, Option<i64>)> {
     let all = || texts.iter().flat_map(|text| ZONES.map(|zone| (*text, zone)));
     let questions: Vec<Value> = all()
@@ -70,7 +70,8 @@ fn compare<'a>(texts: &[&'a str]) -> Vec<(&'a str, &'static str, Option<i64>, Op
     let zone_of = |name| &zones.iter().find(|(zone, _)| *zone == name).unwrap().1;
     let row = |((text, zone), php): ((&'a str, &'static str), Value)| {
         let dq = dq_time(text, zone_of(zone));
-        // In dq, a text that is only a shift into the past means now, and no moment is later than the year 9999 in UTC.
+        // In dq, a text that is only a shift into the past, such as `-1 day`, means now. Also, in dq no time is later
+        // than the year 9999 in UTC.
         let meant = |at: i64| if dq == Some(NOW) { at.max(NOW) } else { at.min(LATEST_MS / 1000) };
         (text, zone, dq, php.as_i64().map(meant))
     };
@@ -109,8 +110,8 @@ fn texts_that_would_surprise_are_refused() {
     }
 }
 
-/// At the end of summer time, the clock shows an hour twice. PHP takes the first or the second one, depending on the
-/// zone. dq takes the second one, so that no job is early.
+/// At the end of summer time, the clock shows an hour twice. PHP takes the first or the second of these two hours,
+/// depending on the zone. dq takes the second hour, so that no job is early.
 #[test]
 fn an_hour_that_comes_twice_is_the_second_one() {
     let texts = [
@@ -128,7 +129,7 @@ fn an_hour_that_comes_twice_is_the_second_one() {
     assert!(twice > 0);
 }
 
-/// Words of dates. Each text of the test is a random series of them.
+/// Words of dates. Each text of the test is a random series of these words.
 const WORDS: [&str; 60] = [
     "+1 day",
     "-1 day",
@@ -192,8 +193,9 @@ const WORDS: [&str; 60] = [
     "2029-02",
 ];
 
-/// A text that dq and PHP both accept has the same meaning in both. So no job of a former user of the PHP daemon is
-/// early or late. (dq also accepts a few texts that PHP reads in another way: PHP reads the time of day as a year.)
+/// A text that dq and PHP both accept has the same meaning in both. So the jobs of clients that used the PHP daemon
+/// before are not early or late. (The test leaves out texts that PHP refuses. dq accepts a few of them, because PHP
+/// reads their time of day as a year.)
 #[test]
 fn no_text_means_one_thing_here_and_another_in_php() {
     let mut random = fastrand::Rng::with_seed(22);
@@ -220,8 +222,8 @@ fn fix_time_means_what_strtotime_makes_of_it() {
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), texts.len() * ZONES.len());
 }
 
-/// Flags, each with answers that it is applied to. A flag means what PHP 8 makes of it, also where PHP 7 compared in
-/// another way (`0 == "wait"` was true).
+/// Flags, each with answers that it is applied to. A flag has the meaning that it has in PHP 8, even where PHP 7
+/// compared in another way (`0 == "wait"` was true).
 const FLAGS: [(&str, &[&str]); 24] = [
     (
         "{res.code} != 0",

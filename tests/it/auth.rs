@@ -22,7 +22,8 @@ use registry::{Registry, Snapshot, open};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
 
-/// The promised time, and some more because all tests share the machine.
+/// How long a test waits for a change to take effect: the promised time, and some more because all tests share the
+/// machine.
 const SOON: Duration = Duration::from_secs(5);
 
 trait Stream: Read + Write + Send {}
@@ -125,7 +126,7 @@ fn socket(daemon: &Daemon) -> PathBuf {
     daemon.dir.path().join("var/run/http.sock")
 }
 
-/// Starts a daemon that wants a token everywhere, and has topics `a` and `b`.
+/// Starts a daemon that requires a token everywhere, and has the topics `a` and `b`.
 fn shut(more: &str) -> (Sink, Daemon) {
     assert!(!on_redis(), "tokens need a registry");
     let sink = Sink::start();
@@ -160,7 +161,7 @@ fn wait_past(expires_ms: i64) {
 
 const NOBODYS: &str = "dq_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// Something with its name.
+/// A value with its name.
 type Named<T> = (&'static str, T);
 
 /// Returns the tokens of the tables below, each with its scope, and tokens that are accepted nowhere.
@@ -201,7 +202,7 @@ const LOOK_A: &[&str] =
     &["admin", "read", "read:a", "manage:a", "produce:a", "produce:*", "consume:a", "consume:*"];
 const SEE_A: &[&str] = &["admin", "read", "read:a", "manage:a"];
 const SOME: &[&str] = &["admin", "read", "read:a", "manage:a", "manage:b"];
-/// All scopes except `metrics`, which is the last one.
+/// All scopes except `metrics`, which is the last scope of `ALL`.
 const SOME_JOBS: &[&str] = ALL.split_at(ALL.len() - 1).0;
 const MANAGE_A: &[&str] = &["admin", "manage:a"];
 const PRODUCE_A: &[&str] = &["admin", "produce:a", "produce:*"];
@@ -398,7 +399,7 @@ fn a_revoked_token_is_refused_soon_on_open_connections_too() {
     let (mut tcp, mut http) = (let_in(&daemon, Some(&token)), Http::tcp(&daemon, Some(&token)));
     assert_eq!(tcp.ask(&add("a", "1", 3_600_000)).unwrap()["code"], 1);
     http.get("/v1/stats").is(200);
-    // The token is deleted by another host, or directly in the registry.
+    // The token is deleted directly in the registry, as another host would do it.
     registry(&daemon).delete_token(&TokenName::new("shop").unwrap()).unwrap();
     let begun = Instant::now();
     eventually(SOON, "a refusal by TCP", || {
@@ -414,7 +415,7 @@ fn a_revoked_token_is_refused_soon_on_open_connections_too() {
     http.get("/v1/stats").is(200);
     revoke(&daemon, "shop");
     http.get("/v1/stats").is_problem(401, "unauthorized");
-    // A token that expires.
+    // A token is refused after it has expired.
     let token = make(&daemon, "short", &["read"], Some("2s"));
     let mut http = Http::tcp(&daemon, Some(&token));
     let mut tcp = daemon.client();
@@ -466,7 +467,7 @@ fn an_old_release_snapshot_removes_no_token_and_is_repaired() {
         http.get("/v1/stats").is(200);
         (Snapshot::read(&run_dir).unwrap().unwrap().0 == known).then_some(())
     });
-    // The previous release knows tokens, but leaves out the accounts.
+    // A snapshot of the previous release has the tokens of clients, but not the accounts.
     let tokens = known.tokens.clone().unwrap();
     let of_clients: Vec<_> = tokens.into_iter().filter(|t| !t.name.stored().starts_with('@')).collect();
     assert!(of_clients.len() < known.tokens.as_ref().unwrap().len(), "there is an account");
@@ -568,7 +569,7 @@ fn foreign_pages_are_refused_unless_a_valid_token_is_sent() {
         answer.is_problem(403, "foreign");
     }
     Http::tcp(&open, None).get("/v1/tokens").is(200);
-    // A client may show a token where none is needed.
+    // A client may show a token where no token is needed.
     assert_eq!(open.client().ask(&json!({"cmd": "auth", "token": NOBODYS})).unwrap()["code"], 1);
 }
 
@@ -669,7 +670,7 @@ fn only_root_and_the_daemon_user_skip_tokens_on_the_unix_socket() {
     }
     let said = as_nobody(&daemon, "x: y");
     assert!(!said.contains("HTTP/1.1"), "the socket is for its user alone: {said}");
-    // If somebody opens the socket to others, they need tokens.
+    // If an operator opens the socket to other users, these users need tokens.
     mode(&socket(&daemon), 0o666);
     let said = as_nobody(&daemon, "x: y");
     assert!(said.starts_with("HTTP/1.1 401 "), "{said}");
@@ -867,7 +868,7 @@ fn the_tcp_port_speaks_tls_and_a_hup_ends_its_connections() {
     assert_eq!(ask(&json!({"cmd": "ping"}))["code"], 1);
     assert_eq!(ask(&json!({"cmd": "stats"}))["err"], "unauthorized");
     assert_eq!(ask(&json!({"cmd": "auth", "token": token}))["code"], 1);
-    // Bodies of many TLS records.
+    // A body that needs many TLS records.
     let large = "x".repeat(700_000);
     let add = json!({"cmd": "add", "topic": "a", "id": "1", "delay_ms": 3_600_000, "body": {"text": large}});
     assert_eq!(ask(&add)["code"], 1);
@@ -878,7 +879,7 @@ fn the_tcp_port_speaks_tls_and_a_hup_ends_its_connections() {
     client.write_all(&frame.repeat(3000)).unwrap();
     (0..3000).for_each(|_| assert_eq!(receive_frame(&mut client)["code"], 1));
 
-    // A client without TLS gets no answer, and one that sends nothing is closed.
+    // A client without TLS gets no answer. The connection of a client that sends nothing is closed.
     let mut plain = connect(port);
     plain.write_all(&frame).unwrap();
     let mut said = Vec::new();
@@ -896,7 +897,7 @@ fn the_tcp_port_speaks_tls_and_a_hup_ends_its_connections() {
     assert_eq!(receive_frame(&mut last)["data"]["text"], large.as_str());
     assert_eq!(last.read(&mut [0; 10]).unwrap(), 0);
 
-    // HUP: the connection is ended as TLS prescribes, and the next one has the new certificate.
+    // After HUP, the connection is ended as TLS prescribes, and the next connection has the new certificate.
     certify(dir.path(), "second");
     let before = daemon.children();
     daemon.signal(Signal::SIGHUP);
@@ -956,7 +957,7 @@ fn a_hup_shows_a_new_certificate_and_no_request_fails() {
     let token = make(&daemon, "ops", &["admin"], None);
     let (mut http, first) = tls(daemon.http, Some(&token)).unwrap();
     http.get("/v1/stats").is(200);
-    // A client that does not complete the TLS handshake delays nobody, and a client without TLS is not understood.
+    // A client that does not complete the TLS handshake delays nobody. A client without TLS gets no HTTP answer.
     let silent: Vec<TcpStream> = (0..20).map(|_| connect(daemon.http)).collect();
     let mut plain = connect(daemon.http);
     plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
@@ -1001,7 +1002,7 @@ fn a_hup_shows_a_new_certificate_and_no_request_fails() {
     let (_, second) = tls(daemon.http, Some(&token)).unwrap();
     assert_ne!(first, second, "the certificate is the new one");
 
-    // A file that cannot be used changes nothing, and is named in the log.
+    // If a file cannot be used, nothing changes, and the log names the file.
     std::fs::write(
         dir.path().join("key.pem"),
         "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
@@ -1074,7 +1075,7 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
     let tested = root.ask("POST", "/v1/topics/shop7.orders/test", &Value::Null).is(200);
     assert_eq!((&tested["url"], &tested["answer"]), (&json!(callback), &json!("the secret of the receiver")));
 
-    // Some of the clients may see what the receiver answered.
+    // Only clients with a scope to read may see what the receiver answered.
     let answer =
         |http: &mut Http| http.get("/v1/topics/shop7.orders/jobs/1").is(200)["log"][0]["answer"].clone();
     let listed = |http: &mut Http| {
@@ -1097,8 +1098,8 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
         assert_eq!(got.contains("the secret"), is_shown, "{got}");
     }
 
-    // A client that may change a topic but not see its credentials keeps them with a change, but cannot have them sent
-    // to another host.
+    // This client may change the topic, but may not see its credentials. A change by the client keeps the credentials.
+    // A change to another host removes them, so that this host does not get them.
     let shown = manager.get("/v1/topics/shop7.orders").is(200);
     let back = json!({"callback": shown["callback"], "headers": shown["headers"], "title": "orders"});
     manager.ask("PATCH", "/v1/topics/shop7.orders", &back).is(200);
@@ -1131,7 +1132,7 @@ fn an_operation_on_many_jobs_needs_manage_of_its_topic() {
             refused.is_problem(403, "forbidden");
             assert!(refused.json["detail"].as_str().unwrap().contains("scope manage:a,"), "{refused:?}");
         }
-        // A client that may look at the jobs of the topic sees the operation. No other client learns of it.
+        // A client that may look at the jobs of the topic sees the operation. Other clients do not see it.
         let sees = scope != "manage:b";
         assert_eq!(http.get(&place).status, if sees { 200 } else { 404 }, "{scope}");
         let listed = http.get("/v1/jobs/bulk").json["operations"].as_array().unwrap().len();

@@ -31,7 +31,7 @@ fn refuses(dir: &Path, words: &[&str], why: &str) {
     assert!(code == 1 && err.contains(why), "{code}, and not {why:?}: {out}{err}");
 }
 
-/// Makes a backup in the folder of a daemon. The daemon may run or not. Returns its path.
+/// Makes a backup in the folder of a daemon. The daemon may run or not. Returns the path of the backup.
 fn backup(dir: &Path, name: &str) -> String {
     let file = dir.join(name).display().to_string();
     let (code, out, err) = run(dir, &["backup", &file]);
@@ -39,7 +39,7 @@ fn backup(dir: &Path, name: &str) -> String {
     file
 }
 
-/// Returns a folder with a configuration like that of a daemon, and nothing else.
+/// Returns a folder with a configuration like that of a daemon, and no other files. Also returns the port.
 fn fresh(more: &str) -> (Arc<tempfile::TempDir>, u16) {
     let (dir, port) = (Arc::new(tempfile::tempdir().unwrap()), free_port());
     Daemon::write_config(dir.path(), port, free_port(), more);
@@ -49,7 +49,7 @@ fn fresh(more: &str) -> (Arc<tempfile::TempDir>, u16) {
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    // The locks of the store stay.
+    // The lock files of the store stay, so they are not compared.
     names.retain(|name| !name.ends_with("-gate") && !name.ends_with("-turn"));
     names.sort();
     names
@@ -83,7 +83,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
             if stop.load(Ordering::SeqCst) {
                 return;
             }
-            // Every other job is delivered meanwhile.
+            // Every second job is due at once, so it is delivered during the backup.
             let (id, delay_ms) = (format!("job-{n}"), if n % 2 == 0 { 3_600_000 } else { 0 });
             match client.ask(&add("t", &id, delay_ms)) {
                 Ok(answer) if answer["code"] == 1 => drop(tell.send((id, delay_ms))),
@@ -208,7 +208,7 @@ fn a_backup_never_overwrites_and_leaves_no_half_file() {
     let (_, out, err) = output_texts(command.output().unwrap());
     assert_eq!(out, "code 1\n", "nothing is left: {err}");
     assert!(err.contains("is full"), "{err}");
-    // A damaged store makes no backup.
+    // If the store is damaged, no backup is made.
     let store = dir.join("var/dq.db");
     let db = Connection::open(&store).unwrap();
     db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -264,7 +264,7 @@ fn a_restore_refuses_what_would_lose_something() {
     refuses(dir, &["restore", &file], "a daemon runs in");
     refuses(dir, &["restore", "--replace", &file], "a daemon runs in");
     daemon.kill_all();
-    // The files exist, with their logs.
+    // The files of the daemon still exist, so a restore is refused.
     refuses(dir, &["restore", &file], "registry.db exists");
     let text = dir.join("text");
     std::fs::write(&text, "no backup").unwrap();
@@ -283,14 +283,14 @@ fn a_restore_refuses_what_would_lose_something() {
     import.query_row("SELECT count(*) FROM job", [], |_| Ok(())).unwrap();
     refuses(dir, &["restore", "--replace", &file], "another process uses");
     drop(import);
-    // Only an old log is left.
+    // The folder has only an old log.
     let (bare, _) = fresh(&config);
     std::fs::create_dir(bare.path().join("var")).unwrap();
     let wal = bare.path().join("var/dq.db-wal");
     std::fs::write(&wal, "old").unwrap();
     refuses(bare.path(), &["restore", &file], "an old log would be applied");
     assert_eq!(names(&bare.path().join("var")), ["dq.db-wal"]);
-    // A damaged backup.
+    // A damaged backup is refused.
     let mut bytes = std::fs::read(&file).unwrap();
     let end = bytes.len() - 30_000;
     bytes[end..end + 20_000].fill(0xff);

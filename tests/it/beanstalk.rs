@@ -22,11 +22,11 @@ use conversation::{Conversation, Server, play, table};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A daemon with the port.
+/// A daemon with a port for clients of beanstalkd.
 struct Beanstalk {
     daemon: Daemon,
     port: u16,
-    /// The Redis server that only this daemon uses. None: it shares Redis servers, or has no Redis.
+    /// The Redis server that only this daemon uses. None: the daemon shares Redis servers, or has no Redis.
     _redis: Option<RedisServer>,
 }
 
@@ -36,7 +36,7 @@ impl Beanstalk {
         Beanstalk::start_on(None, section, topics)
     }
 
-    /// Starts a daemon whose store has one shard, so that all jobs of a topic have one order.
+    /// Starts a daemon with a store of one shard, so that all jobs of a topic have one order.
     fn start_ordered(topics: &[&str]) -> Beanstalk {
         Beanstalk::start_on(on_redis().then(RedisServer::start), "", topics)
     }
@@ -112,7 +112,7 @@ impl Client {
         self.line()
     }
 
-    /// Asks like `ask`, on a connection that may be closed. Empty: it is closed.
+    /// Asks like `ask`, on a connection that may be closed. Empty: the connection is closed.
     fn try_ask(&mut self, command: &str) -> String {
         let _ = self.lines.get_mut().write_all(format!("{command}\r\n").as_bytes());
         self.line()
@@ -257,7 +257,7 @@ fn a_closed_connection_gives_back_its_jobs() {
             "the attempt is not counted"
         );
         assert_eq!(client.ask(&format!("delete {number}")), "DELETED");
-        // A client that goes away while it waits takes no job with it.
+        // A client that disconnects while it waits gets no job.
         let mut waiting = server.client();
         waiting.send("list-tube-used\r\nreserve\r\n");
         assert_eq!(waiting.line(), "USING default");
@@ -288,7 +288,7 @@ fn a_client_that_sends_no_more_gets_its_answers() {
         let number = got.split(['\r', ' ']).nth(1).filter(|_| got.starts_with("INSERTED")).unwrap_or("N");
         assert_eq!(got.replace(number, "N"), expected);
     }
-    // Its job is given back.
+    // The client has disconnected, so its job is handed back.
     assert!(server.client().reserve(10).is_some());
 }
 
@@ -318,7 +318,7 @@ fn a_killed_process_loses_no_job_and_repeats_no_delete() {
             now.get("dq-http-server").filter(|pid| **pid != before["dq-http-server"]).map(drop)
         });
     }
-    // The jobs that were reserved have a TTR of an hour. They are back at once, because their owner is dead.
+    // The jobs that were reserved have a TTR of an hour. They are ready again at once, because their owner is dead.
     let mut client = server.client();
     for _ in 0..inserted.len() - deleted.len() {
         let (number, _) = client.reserve(10).expect("no job is lost");
@@ -430,7 +430,7 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
         assert!(held.iter().all(|number| alive.contains(number)), "round {round}: a deleted job is back");
         let before = server.daemon.wait_all_up(SLOTS);
         server.daemon.signal(Signal::SIGUSR2);
-        // While connections are passed on, the old process is killed, or the new one as soon as it exists.
+        // While connections are passed on, the old process or the new process is killed.
         let victim = match round % 2 {
             0 => before["dq-http-server"],
             _ => eventually(20 * SECOND, "a new process", || {
@@ -441,7 +441,7 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
                 server.daemon.processes().into_iter().find(is_new)
             }),
         };
-        // The moment is random.
+        // The process is killed at a random moment.
         std::thread::sleep(random.u32(0..1500) * MS);
         let _ = kill(victim, Signal::SIGKILL);
         for (client, number) in clients.iter_mut().zip(&held) {
@@ -456,12 +456,12 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
         drop(clients);
         server.daemon.wait_all_up(SLOTS);
     }
-    // Their TTR is an hour. The jobs are back soon, although some of the killed processes had taken over their leases
-    // from others.
+    // The TTR of the jobs is an hour. But the jobs are ready again soon, even if a killed process had taken over their
+    // leases from another process.
     let mut back = HashSet::new();
     let mut client = server.client();
     let until = Instant::now() + 60 * SECOND;
-    // A delete whose answer was lost may have been done.
+    // If the answer to a delete was lost, the delete may have been done.
     while !alive.iter().all(|number| back.contains(number) || unsure.contains(number)) {
         assert!(
             Instant::now() < until,
@@ -521,7 +521,7 @@ fn a_node_that_is_down_loses_no_job_of_this_port() {
     let put = |client: &mut Client, body: &str| {
         client.ask(&format!("put 5 0 3600 {}\r\n{body}", body.len())).split(' ').next().unwrap().to_owned()
     };
-    // The jobs that must come, and the jobs that may come, because their put had no success.
+    // The jobs that must come, and the jobs that may come, because their put was not answered with success.
     let (mut stored, mut perhaps): (HashSet<Vec<u8>>, HashSet<Vec<u8>>) = Default::default();
     for n in 0..2 * JOBS {
         assert_eq!(put(&mut client, &format!("before {n}")), "INSERTED");
@@ -560,7 +560,7 @@ fn a_node_that_is_down_loses_no_job_of_this_port() {
     }
     assert!(others > 0, "jobs of the other node come");
     b.start_again();
-    // The jobs whose delete failed are still reserved by this connection.
+    // The jobs that could not be deleted are still reserved by this connection.
     eventually(20 * SECOND, "the node", || {
         held.retain(|(number, body)| match worker.ask(&format!("delete {number}")).as_str() {
             "DELETED" => !stored.remove(body),
@@ -651,7 +651,7 @@ fn scopes_bound_what_clients_do() {
         ("none", "INTERNAL_ERROR"),
     ] {
         client.ask(&format!("use {tube}"));
-        // The job that was added over HTTP has the priority 2147483648, and comes before this one.
+        // The job that was added over HTTP has the priority 2147483648, and comes before this job.
         let line = client.ask("put 4294967295 0 60 1\r\nx");
         assert!(line.starts_with(answer), "{tube}: {line}");
         client.ask(&format!("watch {tube}"));
@@ -661,7 +661,7 @@ fn scopes_bound_what_clients_do() {
     assert!(client.ask("put 0 0 60 1\r\nx").starts_with("INTERNAL_ERROR"));
     let log = server.daemon.log();
     assert_eq!(log.matches("add it with `dq topics set none --mode pull`").count(), 1, "{log}");
-    // Jobs that were added over HTTP have numbers too, and their JSON text as the body.
+    // Jobs that were added over HTTP have numbers, too. Their body is their JSON text.
     let (number, body) = client.reserve(0).unwrap();
     assert_eq!(body, br#"{"of":"b"}"#);
     assert_eq!(client.stats(&format!("stats-job {number}"))["tube"], "b");

@@ -1,4 +1,4 @@
-//! The sockets that wake the processes, when somebody removes them.
+//! Somebody removes the bells: the sockets that wake the processes.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ fn comes(daemon: &Daemon, sink: &Sink, what: &str) {
 fn a_folder_of_bells_that_is_swept_away_is_made_again() {
     let sink = Sink::start();
     let (daemon, bells) = daemon(&sink);
-    // (This fails if a process creates a bell in the folder at the same time.)
+    // (The removal fails if a process creates a bell in the folder at the same time.)
     let _ = std::fs::remove_dir_all(&bells);
     comes(&daemon, &sink, "removed");
     std::fs::rename(&bells, bells.with_extension("old")).unwrap();

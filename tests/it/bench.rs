@@ -11,7 +11,7 @@ use crate::support::in_memory;
 use crate::support::mariadb::MariaDb;
 
 /// Runs a measurement and returns its figures by name. Its files are in memory: if a disk stalls, a Redis node does not
-/// answer in time, and a measurement with refused adds would be worthless.
+/// answer in time, and a measurement with refused adds is worthless.
 fn bench(arguments: &[&str]) -> BTreeMap<String, f64> {
     let folder = in_memory();
     // `make tools` gets a beanstalkd.

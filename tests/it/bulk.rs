@@ -43,7 +43,7 @@ fn opened(dir: &Path, server: Option<&RedisServer>) -> Box<dyn Store> {
     store::open(&settings, &dir.join("var/run")).unwrap()
 }
 
-/// Adds jobs that are due one after the other, a millisecond apart. Returns the due time of each.
+/// Adds jobs with a millisecond between their due times. Returns the due time of each.
 fn add(store: &mut dyn Store, count: usize, first_ms: i64) -> HashMap<String, i64> {
     let due: HashMap<String, i64> = (0..count).map(|n| (format!("j{n}"), first_ms + n as i64)).collect();
     let jobs: Vec<_> = due.iter().map(|(id, due_ms)| new_job("t", id, "{}", Due::At(*due_ms))).collect();
@@ -93,7 +93,7 @@ fn done(daemon: &Daemon, body: &Value) -> Value {
     wait(daemon, number, "done")
 }
 
-/// Shifts many jobs, kills dq-http-server twice on the way, and looks at each job.
+/// Shifts many jobs, kills dq-http-server twice during this, and checks each job.
 fn play_kills(daemon: &Daemon, server: Option<&RedisServer>) {
     const JOBS: usize = 20_000;
     let mut store = opened(daemon.dir.path(), server);
@@ -184,7 +184,7 @@ fn play_operations(daemon: &Daemon, sink: &Sink, server: Option<&RedisServer>) {
     assert_eq!(dues(&mut *store, State::Delayed).len(), 889);
     assert_eq!(store.records(&key("j99")).unwrap()[0].ending.word(), "deleted");
 
-    // What is due now is delivered.
+    // The operation `run` makes jobs due now, so they are delivered.
     let run = json!({"topic": "t", "operation": "run", "filter": {"id_prefix": "j8"}, "rate": 200});
     assert_eq!(done(daemon, &run)["changed"], 111);
     sink.wait_for(111, 20 * SECOND);

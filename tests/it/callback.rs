@@ -73,7 +73,7 @@ fn masked(request: &[u8]) -> String {
 #[test]
 fn requests_are_what_is_documented_byte_by_byte() {
     // A body that clients of the PHP daemon send, and the calls that the PHP daemon makes for it, as they were
-    // recorded. Only nested values differ: the PHP daemon sent the word Array for them.
+    // recorded. Only nested values differ: here they are JSON texts, and the PHP daemon sent the word Array for them.
     const NEST: &str =
         r#"{"id":"nest-2","a":1,"zh":"中 文&=+","t":true,"f":false,"nul":null,"fl":1.5,"n":{"x":[1,2]}}"#;
     const FORM: &str =
@@ -167,7 +167,7 @@ fn headers_of_topic_and_job_go_along_and_a_test_says_so() {
     }
 }
 
-/// Verifies requests that come as JSON, and prints one line for each.
+/// A Python program. It reads requests as JSON, verifies them, and prints one line for each.
 const VERIFIER: &str = r#"
 import base64, json, sys
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -274,7 +274,7 @@ fn a_request_on_a_closed_connection_is_resent_as_one_attempt() {
 
 #[test]
 fn a_second_try_avoids_other_connections_of_the_same_age() {
-    // Two connections at the same time, each of which ends with its second request.
+    // Two connections exist at the same time, and each of them ends with its second request.
     let both = Arc::new(std::sync::Barrier::new(2));
     let sink = Raw::start(move |mut line: Line| {
         line.request();
@@ -355,7 +355,7 @@ fn the_second_try_has_only_what_is_left_of_the_time() {
     let (verdict, _) = caller.call(&topic, &delivery("2"));
     assert!(matches!(verdict, Verdict::Failed { kind: Failure::Timeout, .. }), "{verdict:?}");
     let took = begun.elapsed();
-    // If the second try had the full time again, it would take 3.5 s.
+    // If the second try had the full timeout again, the call would take 3.5 s.
     assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(3400), "{took:?}");
     assert_eq!(sink.requests().len(), 3);
 }
@@ -366,7 +366,7 @@ fn a_call_that_waited_longer_than_its_timeout_is_not_sent() {
     let (sender, ended) = std::sync::mpsc::channel();
     let topic = Arc::new(topic(&sink.url()));
     let caller = caller();
-    // The process of the second call was stopped before it could begin.
+    // The second call has waited for its whole timeout, as if its process had been stopped before the call could begin.
     for waited in [Duration::from_secs(1), topic.timeout] {
         let sender = sender.clone();
         caller.begin(vec![Call {
@@ -404,7 +404,7 @@ fn a_body_over_the_limit_fails_only_for_expressions() {
         assert_eq!(by("status", length), Verdict::Accepted);
         assert_eq!(by("non_empty", length), Verdict::Accepted);
     }
-    // The same with an expression that would be true for the part that was read.
+    // Expressions. For the longer answer, the expression would be true for the part that was read, but the call fails.
     assert_eq!(by("{res} > 'w'", "65536"), Verdict::Accepted);
     assert!(matches!(by("{status} == 200", "65537"), Verdict::Failed { kind: Failure::Answer, .. }));
 }
@@ -414,7 +414,7 @@ fn secure(dir: &Path, wants: bool) -> Raw {
     secure_as(dir, "server", wants)
 }
 
-/// Starts such a receiver with another certificate.
+/// Does the same as `secure`, with another certificate.
 fn secure_as(dir: &Path, name: &str, wants: bool) -> Raw {
     let own = |end: &str| format!("{name}.{end}");
     let pem = |name: &str| std::fs::read(dir.join(name)).unwrap();
@@ -519,7 +519,7 @@ fn a_topic_may_accept_any_certificate_on_its_own_connections() {
     for name in ["server", "self", "elsewhere", "expired"] {
         let sink = secure_as(dir.path(), name, false);
         assert_eq!(call_https(&caller, &sink, false), Verdict::Accepted, "{name}");
-        // A topic that checks certificates does not use the connection that is kept now.
+        // A topic that checks certificates does not use a kept connection of a topic that does not check them.
         assert_refused(&call_https(&caller, &sink, true), "TLS: ");
         assert_eq!(call_https(&caller, &sink, false), Verdict::Accepted, "{name}");
         assert_eq!(sink.connections(), 2, "{name}: one is kept, and one was refused");

@@ -95,8 +95,8 @@ fn doors(daemon: &Daemon) -> [Door; 2] {
     ]
 }
 
-/// Runs a test three times: over the socket and over the port of a daemon that wants no tokens, and with a token over
-/// the port of a daemon that wants tokens.
+/// Runs a test three times: over the socket and over the port of a daemon that requires no tokens, and with a token
+/// over the port of a daemon that requires tokens.
 fn by_every_door(test: impl Fn(&Sink, &Daemon, usize, &Door)) {
     let (sink, daemon) = sink_and_daemon();
     for (n, door) in doors(&daemon).iter().enumerate() {
@@ -305,7 +305,7 @@ fn the_status_tells_of_processes_and_of_jobs() {
     assert!(page.contains("dq-timer-0") && page.lines().any(|l| l.starts_with("t  ")), "{page}");
     assert!(!page.contains('\x1b'), "no terminal, no colours: {page:?}");
     assert!(run(&["status", "--run-dir", "/nonexistent"]).is(1).err.contains("no dq-master answers"));
-    // There is no terminal.
+    // `dq top` needs a terminal, and this test has none.
     let top = socket.run(&["top"]).is(2);
     assert!(top.err.contains("dq status --json"), "{}", top.err);
 }
@@ -467,7 +467,7 @@ fn topics_are_made_changed_tested_and_removed() {
         door.run(&["topics", "set", &name, "--unset", "max-attempts", "--if-revision", &revision]).is(0);
         door.run(&["topics", "set", &name, "--rate", "7", "--if-revision", &revision]).is(4);
         assert_eq!(door.run(&["topics", "show", &name, "--json"]).json()["max_attempts"], 10);
-        // The output of `show` can be set again, under this name and another.
+        // `dq topics set` accepts the output of `show`, and also a section of a configuration file.
         let file = dir.path().join("topic.json");
         std::fs::write(&file, door.run(&["topics", "show", &name, "--json"]).out).unwrap();
         let path = file.display().to_string();
@@ -562,7 +562,7 @@ fn dead_letters_are_listed_redriven_and_purged() {
 #[test]
 fn many_jobs_are_changed_at_once() {
     if on_redis() {
-        return; // There is no registry to keep the operations.
+        return; // Without a registry, there are no operations.
     }
     let (_sink, daemon) = sink_and_daemon();
     let [socket, url] = doors(&daemon);

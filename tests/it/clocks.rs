@@ -50,7 +50,7 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
 
 const BREAKER: &str = "breaker_failures = 2\nbreaker_pause = \"2s\"\nretry = [\"10ms\"]\nmax_attempts = 1000";
 
-/// Adds a job whose receiver fails, and waits until the circuit is open.
+/// Adds a job for the failing receiver, and waits until the circuit is open.
 fn open_circuit(daemon: &Daemon) {
     assert_eq!(daemon.client().ask(&add("t", "1", 0)).unwrap()["code"], 1);
     eventually(10 * SECOND, "an open circuit", || daemon.log().contains("its receiver fails").then_some(()));
@@ -65,7 +65,7 @@ fn a_circuit_does_not_wait_an_hour_if_its_node_clock_goes_back() {
     open_circuit(&daemon);
     server.set_clock(-HOUR_MS);
     works.store(true, Ordering::Relaxed);
-    // This job is ready by the present clock. Jobs that wait for a moment of the earlier clock continue to wait.
+    // This job is ready by the present clock. Jobs that wait for a time of the earlier clock continue to wait.
     eventually(10 * SECOND, "an add", || {
         (daemon.client().ask(&add("t", "2", 0)).ok()?["code"] == 1).then_some(())
     });
@@ -109,7 +109,7 @@ fn records_are_listed_once_after_the_clock_went_back() {
     };
     deliver(&daemon, 0);
     daemon.stop();
-    // The clock goes back, and then forward by less than that.
+    // The clock goes back by an hour, and then forward by half an hour.
     for (round, ahead_ms) in [(1, -HOUR_MS), (2, -HOUR_MS / 2)] {
         daemon = Daemon::again_with_clock(&daemon, ahead_ms);
         daemon.wait_ready();

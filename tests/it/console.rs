@@ -31,7 +31,7 @@ pub fn first_password(daemon: &Daemon) -> String {
 /// A configuration without a registry.
 pub const NO_REGISTRY: &str = "[registry]\nurl = \"none\"\n";
 
-/// A browser's side of a session.
+/// The cookie and the CSRF value of a session, as a browser has them.
 struct Session {
     cookie: String,
     csrf: String,
@@ -129,7 +129,8 @@ fn a_session_follows_its_role_until_the_password_changes() {
     let admin = Session::begin(&mut http, "admin", &password);
     admin.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
     admin.ask(&mut http, "POST", "/v1/topics/t/jobs", &json!({"id": "1", "body": 1})).is(201);
-    // A change needs a value that only the page knows, because a browser sends the cookie by itself.
+    // A browser sends the cookie by itself, even if another site makes the request. So a change also needs a value that
+    // only the page knows.
     let forged = Session { csrf: "00".repeat(32), ..Session::begin(&mut http, "admin", &password) };
     let refused = forged.ask(&mut http, "DELETE", "/v1/topics/t/jobs/1", &Value::Null);
     refused.is_problem(403, "no_csrf", None);
@@ -138,7 +139,7 @@ fn a_session_follows_its_role_until_the_password_changes() {
         let refused = http.send("POST", "/console/session", &format!("{foreign}\r\n"), b"{}");
         refused.is_problem(403, "foreign", None);
     }
-    // A sign-in is not kept under an idempotency key either.
+    // The answer to a sign-in is not kept for its idempotency key either.
     let shown = json!({"name": "admin", "password": password}).to_string();
     let key = "Idempotency-Key: k\r\nContent-Type: application/json\r\n";
     for _ in 0..2 {
@@ -388,7 +389,7 @@ fn what_happens_is_told_each_second_until_the_server_ends() {
     eventually(20 * SECOND, "counters that are", || {
         (next()?["counted_at_ms"].as_i64() > stale["counted_at_ms"].as_i64()).then_some(())
     });
-    // A restart ends the stream itself, and does not wait until the client ends it.
+    // When dq restarts, it ends the stream, and does not wait until the client ends it.
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
     eventually(20 * SECOND, "the end of the stream", || next().is_none().then_some(()));
 }
@@ -420,7 +421,7 @@ fn what_becomes_due_and_what_was_done_is_told_for_charts() {
     assert!(point["late_p99_us"].as_u64().unwrap() >= point["late_p50_us"].as_u64().unwrap());
     assert!((1..=20_000).contains(&point["span_ms"].as_i64().unwrap()), "{point}");
     assert!(point["late_mean_us"].is_u64(), "{point}");
-    // The same for each topic.
+    // Each topic has its own history.
     let mut delivered = |topic: &str| -> u64 {
         let history = http.get(&format!("/v1/history?topic={topic}")).is(200);
         assert_eq!(history["minutes"], json!([]));
@@ -484,7 +485,6 @@ fn both_languages_have_all_words_and_each_setting_is_explained() {
     let daemon = Daemon::start("");
     let document = Http::tcp(&daemon).get("/openapi.json").is(200);
     let fields = document["components"]["schemas"]["NewTopic"]["properties"].as_object().unwrap();
-    // In this release `mode` has no effect yet.
     for field in fields.keys().filter(|field| *field != "mode") {
         for key in [format!("field.{field}"), format!("field.{field}.help")] {
             assert!(english.contains(&key), "{key}");

@@ -60,7 +60,8 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     let browser = signed_in(&daemon, Setting::default());
     browser.see("h1", "Overview");
     browser.see("main", "Nothing needs attention");
-    // (A connection that waits for its first request is closed after ten seconds.)
+    // (This connection is opened only now, because dq closes a connection that waits longer than ten seconds for its
+    // first request.)
     let mut http = Http::tcp(&daemon);
     // This is the page that a signed-in person sees.
     browser.run("location.reload()");
@@ -199,7 +200,7 @@ fn an_unsupported_topic_is_shown_and_a_deletion_asks_about_jobs() {
         (http.get("/v1/topics/flag").is(200)["problem"] == Value::Null).then_some(())
     });
 
-    // For a topic with jobs, the person must choose what happens to them.
+    // If a topic has jobs, the person must choose what happens to the jobs.
     let delete = |browser: &Browser| {
         browser.press("Actions for orders");
         browser.press("Delete");
@@ -308,7 +309,7 @@ fn jobs_are_found_by_tag_state_and_beginning() {
     });
     assert_eq!((&added["tags"], &added["path"]), (&json!(["shop:7", "spring"]), &json!("/merchants/7")));
 
-    // The search box leads to a search by tag, which finds ended jobs too. The filter stands in the address.
+    // The search box leads to a search by tag, which finds ended jobs too. The filter is a part of the address.
     browser.fill("#search", "shop:7");
     browser.see("#search-list", "as a tag");
     for key in ["\u{e015}", "\u{e015}", "\u{e007}"] {
@@ -555,7 +556,8 @@ fn customers(daemon: &Daemon, is_over: &AtomicBool) {
     }
 }
 
-/// With `make screenshots` this makes pictures. Otherwise it checks that each page fits a phone, in Chinese.
+/// With `make screenshots`, this test makes pictures. Otherwise it checks that each page fits on the screen of a phone,
+/// in Chinese.
 #[test]
 fn screenshots_of_all_pages() {
     let makes = std::env::var_os("SCREENSHOTS").is_some();

@@ -70,7 +70,7 @@ fn all_jobs_of_a_filter_are_shifted_cancelled_and_replayed() {
     eventually(20 * SECOND, "the job again", || (sink.count() == 2).then_some(()));
     browser.see("tbody", "Replay");
 
-    // All of it can be read in Chinese.
+    // The page can also be read in Chinese.
     browser.press("中文");
     browser.see("main", "批量处理任务");
     browser.see("tbody", "重放");

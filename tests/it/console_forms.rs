@@ -9,7 +9,7 @@ use crate::support::browser::{Browser, Setting};
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually};
 
-/// Starts a daemon with a topic whose receiver refuses the job `dead`, and a browser on the topic's page.
+/// Starts a daemon with a topic, and a browser on the topic's page. The receiver refuses the job `dead`.
 fn topic_page() -> (Sink, Daemon, Browser) {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
         "dead" => HandlerAnswer::new(410, r#"{"why": "\u5173\u95ed"}"#),
@@ -42,7 +42,7 @@ fn a_job_is_added_and_run_and_a_redrive_asks_first() {
     let id = "%E4%B8%AD%201";
     let shown = http.get(&format!("/v1/topics/orders/jobs/{id}")).is(200);
     assert_eq!((&shown["state"], &shown["body"]["note"]), (&json!("delayed"), &json!("关闭 😀 \t \u{202e}")));
-    // The same id is refused, and the dialog stays.
+    // A second job with the same id is refused, and the dialog stays open.
     browser.press("Add a job");
     browser.fill("#f-job-id", "中 1");
     browser.click("dialog button[type=submit]");
@@ -52,7 +52,7 @@ fn a_job_is_added_and_run_and_a_redrive_asks_first() {
     browser.press("Leave");
     browser.until("no dialog", "!document.querySelector('dialog')");
 
-    // Characters are shown as such. Invisible characters are shown as escapes, and numbers keep their digits.
+    // Visible characters are shown unchanged. Invisible characters are shown as escapes, and numbers keep their digits.
     browser.run(&format!("location.hash = '#/topics/orders/jobs/{id}'"));
     browser.see("main", r#""note": "关闭 😀 \u0009 \u202e""#);
     browser.see("main", "12345678901234567890");
@@ -166,7 +166,7 @@ fn a_half_filled_form_survives_the_sessions_end() {
     };
     let value = |css: &str| browser.run(&format!("return document.querySelector({})?.value", json!(css)));
 
-    // A form on a page: the console asks before the person leaves it.
+    // A form on a page: the console asks before the person leaves the page.
     browser.run("location.hash = '#/register'");
     browser.fill("#f-name", "invoices");
     browser.fill("#f-title", "Make invoices");
@@ -204,7 +204,7 @@ fn a_half_filled_form_survives_the_sessions_end() {
         (http.get("/v1/topics/orders").is(200)["title"] == "Close orders").then_some(())
     });
 
-    // The body of a test call. After it was sent, the console does not ask, because nothing would be lost.
+    // The body of a test call. After the call was sent, the console does not ask, because nothing would be lost.
     browser.run("location.hash = '#/topics/orders/test'");
     browser.fill("#f-body", "[7]");
     end_session(&browser, &mut http, "another password");
@@ -391,7 +391,7 @@ fn validation_errors_are_in_chinese() {
         .iter()
         .zip(message)
         .filter(|(problem, message)| {
-            // The name of the field is a parameter of each sentence, except where the sentence names several fields.
+            // Each translated sentence must name the field of its problem.
             let has_field = |text: &str| text.contains(problem["field"].as_str().unwrap());
             !message.as_str().is_some_and(|text| text.chars().any(|c| c > '\u{4e00}') && has_field(text))
         })

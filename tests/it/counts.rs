@@ -1,6 +1,6 @@
-//! Costs that must not grow, as counts that do not depend on the machine's load: system calls and Redis commands for a
-//! thousand jobs on each path, and allocations for each job in the codec. `cargo test --test it counts -- --nocapture`
-//! prints them.
+//! Costs that must not grow: system calls and Redis commands for a thousand jobs on each path, and allocations for each
+//! job in the codec. These counts hardly depend on the load of the machine. `cargo test --test it counts --
+//! --nocapture` prints them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -34,7 +34,7 @@ fn system_calls(pids: &[Pid], work: impl FnOnce()) -> BTreeMap<String, u64> {
     strace.end().lines().filter_map(row).collect()
 }
 
-/// Returns how many scripts a server has run, and how many commands in all, including those of the scripts.
+/// Returns how many scripts a server has run, and how many commands in all, including the commands of the scripts.
 fn commands(server: &RedisServer) -> (u64, u64) {
     let (mut scripts, mut all) = (0, 0);
     for line in server.cli(&["INFO", "commandstats"]).lines() {
@@ -59,7 +59,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged. The counter is a plain number of the thread.
+// SAFETY: every call goes to the system's allocator unchanged. The counter is a plain number that belongs to the
+// thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
@@ -88,7 +89,7 @@ fn allocations<T>(work: impl FnOnce() -> T) -> (T, u64) {
     (done, ALLOCATIONS.get() - before)
 }
 
-/// Adds jobs like a program that does not wait for each answer.
+/// Adds jobs like a program that sends all requests before it reads the answers.
 fn add_all(daemon: &Daemon, delay_ms: u64) {
     let mut client = daemon.client();
     let jobs: Vec<_> = (0..JOBS).map(|n| add("a", &format!("j{n}"), delay_ms)).collect();
@@ -152,14 +153,15 @@ fn costs(store: &str, server: Option<&RedisServer>) -> [Cost; 3] {
     [over_tcp, over_http, delivered]
 }
 
-/// Fails if something costs more than the given maximum.
+/// Fails if one of the costs is greater than its maximum in `most`.
 fn holds(what: &str, cost: &Cost, most: Cost) {
     let Cost { system_calls, scripts, commands } = most;
     let good = cost.system_calls <= system_calls && cost.scripts <= scripts && cost.commands <= commands;
     assert!(good, "{what}: {cost:?}, and not at most {most:?}");
 }
 
-/// The bounds leave room for the smaller batches of a busy machine. One more call for each job would exceed them.
+/// On a busy machine, batches are smaller, so there are more calls. The bounds leave room for this. But one more call
+/// for each job would exceed the bounds.
 #[test]
 fn a_thousand_jobs_cost_few_system_calls_and_commands() {
     let most = |system_calls, scripts, commands| Cost { system_calls, scripts, commands };
@@ -217,8 +219,9 @@ fn memory(pid: Pid) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// No process uses huge pages. With huge pages, each process would have 15 MB and would use 2 MB of these. (The pages
-/// of the executable are not counted, because they are larger in a build without optimisation.)
+/// The bound also shows that no process uses huge pages. With huge pages, each process would have 15 MB, although it
+/// uses only 2 MB. (The pages of the executable are not counted, because they are larger in a build without
+/// optimisation.)
 #[test]
 fn an_idle_daemon_allocates_less_than_60_megabytes() {
     let daemon = Daemon::start("");

@@ -24,7 +24,8 @@ fn succ(answer: &Value) {
     assert_eq!(answer["code"], 1, "{answer}");
 }
 
-/// Adds jobs from several connections that pipeline, and checks that each is accepted. Returns the ids.
+/// Adds jobs over several connections, without waiting for each answer. Checks that each job is accepted. Returns the
+/// ids.
 fn add_from(
     daemon: &Daemon,
     connections: usize,
@@ -81,7 +82,7 @@ fn a_timer_that_sleeps_is_woken_by_an_earlier_job() {
     let mut client = daemon.client();
     for (i, delay_ms) in [3_600_000, 60_000, 5_000, 700].into_iter().enumerate() {
         succ(&client.ask(&add("t", &i.to_string(), delay_ms)).unwrap());
-        // By then the timer sleeps again.
+        // The test waits until the timer sleeps again.
         let before = now_ms();
         eventually(SECOND, "a pause", || (now_ms() > before + 100).then_some(()));
     }
@@ -130,7 +131,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
     let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A client that reconnects after it was cut off, and repeats what was not answered.
+            // A client that reconnects when its connection breaks, and then repeats the request that was not answered.
             let mut client: Option<TcpClient> = None;
             while !stop.load(Ordering::Relaxed) {
                 let request = add(
@@ -166,7 +167,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
     eventually(20 * SECOND, "all jobs, answered", || (sink.accepted() >= added).then_some(()));
     let mut client = daemon.client();
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
-    // Only these jobs may be delivered twice: those that the two killed consumers had in flight, and those that were
+    // Two kinds of jobs may be delivered twice: jobs that the two killed consumers had in flight, and jobs that were
     // added again because no answer came.
     let extra = sink.count() - sink.deliveries().len();
     println!("{added} jobs, {extra} came twice");
@@ -241,7 +242,7 @@ fn a_second_signal_ends_at_once() {
     let children = daemon.children();
     daemon.signal(Signal::SIGTERM);
     eventually(5 * SECOND, "the drain", || daemon.log().contains("draining for up to").then_some(()));
-    // The two signals must be far enough apart not to count as one.
+    // Two signals that come shortly after each other count as one. So the test waits between the two signals.
     std::thread::sleep(Duration::from_millis(400));
     daemon.signal(Signal::SIGINT);
     assert!(daemon.wait_exit(5 * SECOND).success());
@@ -359,7 +360,7 @@ fn only_runs_some_of_the_roles() {
     let daemon =
         Daemon::spawn(dir, free_port(), &topic("t", &sink, ""), &["--only", "server", "--only", "timer"]);
     daemon.wait_ready();
-    // In its first moment a child has the name of its master.
+    // In its first moment, a child still has the name of the master.
     eventually(10 * SECOND, "the processes of two roles", || {
         let names: HashSet<String> = daemon.children().into_keys().collect();
         (names == ["dq-server", "dq-timer-0", "dq-timer-1"].map(str::to_owned).into()).then_some(())
@@ -537,7 +538,7 @@ fn a_batch_answer_fits_four_digits_or_nothing_is_stored() {
     assert_eq!(pending(&mut daemon.client(), "t"), 200);
 }
 
-/// Adds a job on a new connection. None: nobody answers at the moment.
+/// Adds a job on a new connection. None: no process answers at the moment.
 fn try_add(daemon: &Daemon, id: &str) -> Option<Value> {
     let mut client = TcpClient::connect(daemon.address(), Framing::Binary).ok()?;
     client.ask(&add("t", id, 0)).ok()
@@ -555,7 +556,7 @@ fn move_store(from: &Path, to: &Path) {
 #[test]
 fn a_store_that_is_moved_away_and_back_keeps_all_jobs() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
@@ -567,7 +568,8 @@ fn a_store_that_is_moved_away_and_back_keeps_all_jobs() {
     std::fs::create_dir(&away).unwrap();
     move_store(&var, &away);
     assert_eq!(daemon.client().ask(&add("t", "refused", 0)).unwrap()["err"], "store_gone");
-    // No process makes another file: not those that have the old file open, and not those that start.
+    // No process makes another file. This holds for processes that have the old file open, and for processes that
+    // start.
     let killed = ["dq-server", "dq-consume-0", "dq-timer-0"];
     killed.iter().for_each(|name| daemon.kill_child(name));
     for name in killed {
@@ -600,7 +602,7 @@ fn a_store_that_is_moved_away_and_back_keeps_all_jobs() {
 #[test]
 fn a_store_that_was_removed_is_replaced_by_a_start_only() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let sink = Sink::start();
     let mut daemon = Daemon::start(&topic("t", &sink, ""));
@@ -633,7 +635,7 @@ fn a_daemon_whose_run_dir_is_removed_goes_on_and_says_so() {
     let mut daemon = Daemon::start(&topic("t", &sink, ""));
     daemon.wait_all_up(SLOTS);
     let run_dir = daemon.dir.path().join("var/run");
-    // (This fails if a process creates a bell in the folder at the same time.)
+    // (The removal fails if a process creates a bell in the folder at the same time.)
     eventually(5 * SECOND, "no file of dq-master", || {
         let _ = std::fs::remove_dir_all(&run_dir);
         (!run_dir.join("dq-master.pid").exists()).then_some(())
@@ -668,7 +670,7 @@ fn a_daemon_whose_run_dir_is_removed_goes_on_and_says_so() {
 #[test]
 fn a_daemon_that_cannot_start_says_so_and_ends() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let dir = Arc::new(tempfile::tempdir().unwrap());
     std::fs::create_dir(dir.path().join("var")).unwrap();
@@ -678,7 +680,7 @@ fn a_daemon_that_cannot_start_says_so_and_ends() {
     )
     .unwrap();
     let mut daemon = Daemon::spawn(dir, free_port(), "start_timeout = \"2s\"\n", &[]);
-    // Meanwhile `dq status` shows the reason, in the words of the process.
+    // While the daemon tries to start, `dq status` shows the reason, in the words of the process.
     let reason = eventually(10 * SECOND, "a reason", || {
         let status = daemon.status()?;
         let server = status["processes"].as_array()?.iter().find(|p| p["name"] == "dq-server")?;
@@ -784,7 +786,7 @@ fn a_hundred_thousand_pending_jobs_do_not_delay_a_restart() {
 #[test]
 fn a_locked_database_is_an_error_and_works_again_afterwards() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
@@ -825,7 +827,7 @@ fn disk_alert(daemon: &Daemon) -> String {
 #[test]
 fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let sink = Sink::start();
     let (daemon, filler) = Daemon::on_small_disk(&topic("t", &sink, ""));
@@ -850,7 +852,7 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     // The `run_dir` is on the same disk, and still has room for the findings.
     disk_alert(&daemon);
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
-    // The daemon tries to lease a job that becomes due in the meantime, with pauses between the tries.
+    // A job becomes due in the meantime. The daemon tries to lease it, with pauses between the tries.
     let used = || daemon.children().values().map(|pid| cpu_ms(*pid)).sum::<u64>();
     let (before, until) = (used(), now_ms() + 3000);
     eventually(5 * SECOND, "three seconds of trouble", || (now_ms() > until).then_some(()));
@@ -870,7 +872,7 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
 #[test]
 fn with_little_room_left_only_adds_are_refused() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let sink = Sink::start();
     let (daemon, filler) = Daemon::on_small_disk_with(&topic("t", &sink, ""), "2MiB");
@@ -881,7 +883,7 @@ fn with_little_room_left_only_adds_are_refused() {
     let (mut file, mut late) = (std::fs::File::create(&filler).unwrap(), 0);
     let refused = eventually(20 * SECOND, "a refusal", || {
         file.write_all(&[0; 65_536]).expect("the disk is not full");
-        // (Free pages of the file are used as long as there are some.)
+        // (An add succeeds as long as the file of the store has free pages.)
         late += 1;
         let job = json!({"cmd": "add", "topic": "t", "id": late, "delay": 3600, "body": "x".repeat(20_000)});
         let answer = client.ask(&job).unwrap();
@@ -910,7 +912,7 @@ fn with_little_room_left_only_adds_are_refused() {
     });
 }
 
-/// Sends bytes and returns what comes back until the other side closes.
+/// Sends bytes, and returns the bytes that come back until the other side closes the connection.
 fn raw(daemon: &Daemon, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(daemon.address()).unwrap();
     stream.set_read_timeout(Some(10 * SECOND)).unwrap();
@@ -946,21 +948,21 @@ fn bad_input_gets_a_reason_and_disturbs_nobody_else() {
         assert!(answer["msg"].as_str().unwrap().contains(hint), "{request}: {answer}");
         assert_eq!(answer["data"], json!([]));
     }
-    // Broken JSON in a good frame: the connection continues.
+    // After broken JSON in a good frame, the connection continues.
     client.stream.write_all(b"\0\0\0\x02{]").unwrap();
     assert_eq!(client.receive().unwrap()["err"], "bad_json");
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
-    // A frame that is too long gets an answer, and then the connection ends. This holds for both framings, also when
-    // the whole frame was sent.
+    // A frame that is too long gets an answer, and then the connection ends. This holds for both framings, even if the
+    // client has sent the whole frame.
     let mut long = b"\0\0\xff\0".to_vec();
     long.extend([b'x'; 0xff00]);
     let answer = raw(&daemon, &long);
     assert!(String::from_utf8_lossy(&answer).contains("max_frame"), "{answer:?}");
     assert!(String::from_utf8_lossy(&raw(&daemon, b"9999{")).contains("max_frame"));
-    // No length at all.
+    // A frame without a length.
     assert!(String::from_utf8_lossy(&raw(&daemon, b"00x1{}")).contains("bad_frame"));
     assert_eq!(raw(&daemon, b"GET / HTTP/1.1\r\n\r\n"), b"", "closed without a word: it is not our protocol");
-    // Half a frame and the end.
+    // Half a frame, and then the end of the stream.
     assert_eq!(raw(&daemon, b"0039{\"cmd\""), b"");
     assert_eq!(raw(&daemon, b"00"), b"");
     succ(&bystander.ask(&json!({"cmd": "ping"})).unwrap());
@@ -1046,7 +1048,7 @@ fn a_client_that_does_not_read_costs_nobody_else_anything() {
             .ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body}))
             .unwrap(),
     );
-    // Many gets whose answers nobody reads. The daemon stops reading, so the sender gets stuck.
+    // The client sends many gets, and reads no answer. So the daemon stops reading, and the client can send no more.
     let mut deaf = daemon.client();
     deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let gets = vec![json!({"cmd": "get", "topic": "t", "id": "big"}); 1000];
@@ -1127,7 +1129,7 @@ fn unread_large_answers_do_not_fill_the_memory() {
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().to_owned();
         line.trim_end_matches(" kB").parse().unwrap()
     };
-    // Other clients get answers while this one is served.
+    // Other clients get answers while this client is served.
     (0..20).for_each(|_| succ(&client.ask(&json!({"cmd": "get", "topic": "t", "id": "big"})).unwrap()));
     assert!(peak_kib() < 250 << 10, "dq-server had {} kB", peak_kib());
 }
@@ -1195,8 +1197,8 @@ fn trouble_and_idleness_cost_no_processor_time() {
 #[test]
 fn connections_over_the_limit_are_refused_and_accepted_later() {
     let daemon = Daemon::start("[server]\nmax_connections = 5\n");
-    // `Daemon::start` has asked over a connection of its own. This connection counts until the daemon has noticed that
-    // it was closed.
+    // `Daemon::start` has used its own connection, and has closed it. This connection counts until the daemon has
+    // noticed that it was closed.
     let mut clients: Vec<TcpClient> = Vec::new();
     eventually(5 * SECOND, "five connections", || {
         let mut client = daemon.client();
@@ -1296,7 +1298,8 @@ fn dq_master_is_the_daemon_whatever_its_name() {
     std::fs::copy(env!("CARGO_BIN_EXE_dq-master"), &master).unwrap();
     let check = |program: &Path| {
         let run = || match Command::new(program).args(["--check", "--config", "/nowhere.toml"]).output() {
-            // Another test forked while this executable was being written.
+            // Another test has forked while this test wrote the executable, so the new process still has the file open
+            // for a moment.
             Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
             other => Some(other.unwrap()),
         };

@@ -1,4 +1,5 @@
-//! Dead letters: selected by filters, redriven at a rate, kept for a while; on the embedded store and on Redis nodes.
+//! Dead letters are selected by filters, redriven at a rate, and kept for a while. On the embedded store and on Redis
+//! nodes.
 
 use std::process::Command;
 
@@ -36,7 +37,7 @@ fn die(http: &mut Http, jobs: &[(&str, u16)]) {
     assert_eq!(dead(http, "").len(), before + jobs.len());
 }
 
-/// Returns the ids of the dead letters that a query shows, over all pages. An id is there once for each of its dead
+/// Returns the ids of the dead letters that a query shows, over all pages. An id is returned once for each of its dead
 /// letters.
 fn dead(http: &mut Http, query: &str) -> Vec<String> {
     let (mut ids, mut cursor) = (Vec::new(), String::new());
@@ -121,7 +122,8 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     let mut dry = some.clone();
     dry["dry_run"] = json!(true);
     assert_eq!(http.ask("POST", redrive, &dry).is(200), json!({"matched": 3, "redriven": 0}));
-    // Only the older letter of order-1 that matches is redriven. Its attempts stay with it.
+    // Of the letters of order-1, only the matching letter is redriven. It is not the latest letter. The redriven job
+    // keeps its log of attempts.
     let calls = sink.count();
     let mut later = some.clone();
     later["delay"] = json!("1h");
@@ -131,7 +133,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     assert_eq!([&job["body"], &job["state"], &job["attempts"]], [&json!(503), &json!("delayed"), &json!(0)]);
     assert_eq!((&job["log"][0]["status"], job["log"].as_array().unwrap().len()), (&json!(503), 1));
     assert_eq!(sink.count(), calls);
-    // While an id is live again, its letters cannot be redriven, but they can be removed.
+    // While an id has a live job, its letters cannot be redriven, but they can be removed.
     let purge = "/v1/topics/t/dead/purge";
     let other = json!({"filter": {"status": 500}});
     assert_eq!(http.ask("POST", redrive, &other).is(200), json!({"matched": 2, "redriven": 0}));
@@ -143,7 +145,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     let text = http.get("/metrics").is(200).as_str().unwrap().to_owned();
     assert!(text.contains("dq_dead_purged_total{topic=\"t\",cause=\"asked\"} 2"), "{text}");
 
-    // The same with the command line.
+    // Dead letters can also be listed, removed and redriven with the command line.
     let dq = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
         command.arg("dead").args(arguments).arg("--run-dir").arg(daemon.dir.path().join("var/run"));
@@ -155,7 +157,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     assert!(listed.contains("\ny ") && !listed.contains("x-order"), "{listed}");
     assert!(dq(&["purge", "t", "--id-contains", "order-3", "--yes"]).contains("1 of 1"));
     assert!(dq(&["redrive", "t", "--tag", "status:404", "--rate", "1/h", "--yes"]).contains("1 of 1"));
-    // The first of them is due at once.
+    // The first redriven job is due at once.
     let again = || sink.deliveries()["y"] == 2;
     eventually(10 * SECOND, "another try", || again().then_some(()));
 }

@@ -1,4 +1,4 @@
-//! Jobs with a path or a URL of their own. They do not go to the unchanged callback URL of their topic.
+//! Jobs with their own path or URL. They do not go to the unchanged callback URL of their topic.
 
 use std::process::Command;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
     });
     let daemon = Daemon::start(&topic("t", &sink, "retry = [\"10ms\"]\nmax_attempts = 3"));
     let mut http = Http::tcp(&daemon);
-    // By TCP, HTTP and the command line.
+    // Jobs with a path are added over TCP, over HTTP and by the command line.
     let add = json!({"cmd": "add", "topic": "t", "id": "tcp", "body": 1, "delay": "1s", "path": "/merchants/7?x=1"});
     assert_eq!(daemon.client().ask(&add).unwrap()["code"], 1);
     let shown = daemon.client().ask(&json!({"cmd": "get", "topic": "t", "id": "tcp"})).unwrap();
@@ -78,7 +78,7 @@ fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
     }
     // (The test waits for the dead letter, because a job that is being delivered cannot be changed.)
     eventually(10 * SECOND, "death", || (job(&mut http, "dies")["state"] == "dead").then_some(()));
-    // `null` removes the path. A job that replaces another one does not get its path.
+    // `null` removes the path. A replacement does not get the path of the replaced job.
     let again = json!({"id": "dies", "body": 1, "delay": "1h", "path": "/1"});
     http.ask("POST", "/v1/topics/t/jobs", &again);
     http.ask("PATCH", "/v1/topics/t/jobs/dies", &json!({"path": null})).is(204);
@@ -153,7 +153,7 @@ fn a_url_of_a_job_goes_to_the_listed_hosts_alone() {
     }
     let both = json!({"body": 1, "url": good, "path": "/a"});
     http.ask("POST", "/v1/topics/t/jobs", &both).is_problem(422, "bad_field", Some("url"));
-    // A change replaces a path by a URL, and is checked as well.
+    // A change can replace a path by a URL. The URL of a change is checked as well.
     let waits = json!({"id": "waits", "body": 1, "delay": "1h", "path": "/a"});
     http.ask("POST", "/v1/topics/t/jobs", &waits).is(201);
     let at = "/v1/topics/t/jobs/waits";
@@ -245,8 +245,8 @@ fn a_host_at_its_limit_holds_up_no_job_of_another_host() {
         slow.address
     ));
     let mut http = Http::tcp(&daemon);
-    // Jobs of two topics go to the slow host. One of these topics has further jobs behind them, which go to another
-    // host.
+    // Jobs of two topics go to the slow host. In one of these topics, further jobs for another host wait behind the
+    // jobs for the slow host.
     add_many(&mut http, "t", "slow", 25, Some(&slow.url()));
     add_many(&mut http, "own", "own", 15, None);
     add_many(&mut http, "t", "quick", 50, None);
@@ -282,7 +282,7 @@ fn the_rate_of_a_host_holds_for_all_its_topics_together() {
     add_many(&mut http, "t", "quick", 30, None);
     quick.wait_for(30, 5 * SECOND);
     sink.wait_for(60, 30 * SECOND);
-    // The rate gives 20 permits in a second, and two more may be left from before.
+    // The rate gives 20 permits in a second. A few more permits may be left from the time before.
     let times = times(&sink);
     let most = times.iter().map(|at| times.iter().filter(|t| (*at..at + 1000).contains(t)).count()).max();
     assert!(most.unwrap() <= 24, "{most:?} calls in a second");
@@ -324,7 +324,8 @@ fn a_job_says_which_limit_holds_it_back() {
     add_many(&mut http, "rated", "r", 3, None);
     add_many(&mut http, "own", "o", 3, None);
     add_many(&mut http, "t", "t", 3, Some(&limited.url()));
-    // Finds a job of a topic whose first reason to wait is this one. Returns all that the API says about the waiting.
+    // Finds a job of a topic that has `code` as its first reason to wait. Returns all that the API says about the
+    // waiting.
     let mut waits = |topic: &str, state: &str, code: &str| {
         eventually(10 * SECOND, code, || {
             let jobs = http.get(&format!("/v1/topics/{topic}/jobs?state={state}")).is(200)["jobs"].clone();
@@ -340,7 +341,7 @@ fn a_job_says_which_limit_holds_it_back() {
     assert!(rated["text"].as_str().unwrap().starts_with("the rate of the topic, 6/m, lets"), "{rated}");
     let own = waits("own", "ready", "host_limit");
     assert_eq!((&own["host"], &own["limit"]), (&json!(limited.address.to_string()), &json!("rate = 6/m")));
-    // A job with a URL of its own is postponed.
+    // A job with its own URL is postponed.
     let postponed = waits("t", "delayed", "not_due");
     assert_eq!(postponed["also"][0]["code"], "host_limit", "{postponed}");
 }

@@ -12,11 +12,11 @@ use crate::support::browser::Setting;
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, topic};
 
-/// Members of the document whose own members have free names, such as the names of fields. These are no words of
-/// OpenAPI.
+/// Members of the document that contain members with free names, such as the names of fields. Free names are not words
+/// of OpenAPI.
 const NAMES_OF_USERS: [&str; 4] = ["properties", "headers", "content", "responses"];
 
-/// Members of the document whose values are any JSON, such as the example of a job.
+/// Members of the document that can have any JSON value, such as the example of a job.
 const VALUES: [&str; 4] = ["example", "examples", "default", "enum"];
 
 /// Returns the sections of a class, by their ids.
@@ -43,7 +43,7 @@ fn said(part: &Value, at: &str, all: &mut Vec<(String, String)>) {
     let mut say = |text: &str| all.push((at.to_owned(), text.to_owned()));
     match part {
         Value::Object(members) => {
-            // (A field may have such a name too.)
+            // (A field may also have one of the names in `NAMES_OF_USERS`.)
             let (outer, last) = at.rsplit_once('/').unwrap_or(("", at));
             let are_names = NAMES_OF_USERS.contains(&last) && !outer.ends_with("/properties");
             for (name, value) in members {
@@ -157,7 +157,7 @@ fn everything_that_the_document_says_is_on_the_page() {
             assert!(!rows.is_empty(), "{name} has a row of {field}");
             let Some(default) = schema.get("default") else { continue };
             with_default += 1;
-            // The second cell of the row, after the type.
+            // The default is in the second cell of the row, after the type.
             assert!(
                 rows.iter().any(|row| row.split('\n').nth(1) == Some(&default.to_string())),
                 "{name}.{field}: {default}: {rows:?}"
@@ -263,7 +263,7 @@ fn the_examples_of_the_page_are_requests_that_dq_takes() {
         let example = html.rsplit_once("<pre><code>").unwrap().1.split("</code>").next().unwrap();
         let command = seen(example);
         assert!(command.starts_with("curl -s "), "{command}");
-        // An answer that has no end is cut.
+        // Some answers have no end, so curl stops after a time.
         let command = command.replacen("curl -s", "curl -s -m 20 -w '\\n%{http_code}'", 1);
         let done = Command::new("sh")
             .args(["-c", &command])
@@ -299,7 +299,7 @@ fn a_person_reads_the_page_of_the_api_from_the_console() {
         browser.see("#add_job", "/v1/topics/{topic}/jobs");
         browser.see("#type-NewTopic", "max_attempts");
         assert_eq!(browser.run("return document.title.endsWith(': the API')"), true);
-        // Each link leads to something.
+        // Each link leads to an element of the page.
         let dead = "return [...document.querySelectorAll('a[href^=\"#\"]')].map(a => a.getAttribute('href').slice(1))
             .filter(id => !document.getElementById(id))";
         assert_eq!(browser.run(dead), json!([]));

@@ -1,4 +1,4 @@
-//! What the embedded store has acknowledged is on the disk, and a failing disk is reported.
+//! Changes that the embedded store has acknowledged are on the disk, and a failing disk is reported.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -71,14 +71,14 @@ fn on_faulty_disk() -> (FaultyDisk, Daemon) {
     (disk, daemon)
 }
 
-/// Adds jobs, and returns the ids of those that were acknowledged.
+/// Adds jobs, and returns the ids of the acknowledged jobs.
 fn add_some(daemon: &Daemon, name: &str, count: usize) -> Vec<String> {
     let mut client = daemon.client();
     let ids = (0..count).map(|n| format!("{name}-{n}"));
     ids.filter(|id| client.ask(&add("t", id, 3_600_000)).unwrap()["code"] == 1).collect()
 }
 
-/// The machine loses power and starts again. All these jobs must exist.
+/// The machine loses power, and the daemon starts again. Then all these jobs must exist.
 fn survives_a_power_cut(disk: &FaultyDisk, mut daemon: Daemon, ids: &[String]) {
     let children = daemon.kill_master();
     children.iter().for_each(|pid| kill(*pid, Signal::SIGKILL).unwrap_or_default());

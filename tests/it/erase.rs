@@ -1,4 +1,4 @@
-//! What `dq forget` erases is in no file of the embedded store any more.
+//! Data that `dq forget` has erased is in no file of the embedded store any more.
 
 use std::path::Path;
 
@@ -67,7 +67,7 @@ fn what_is_forgotten_is_in_no_file_any_more() {
     eventually(20 * SECOND, &format!("no secret in any file; log:\n{}", daemon.log()), || {
         files_with(&folder, &secrets).is_empty().then_some(())
     });
-    // The others are still there.
+    // The records of the other jobs are still there.
     let story = http.get("/v1/topics/kept/jobs/1/records").is(200);
     assert_eq!(story["records"][0]["body"], body("kept", 1));
 }

@@ -1,4 +1,4 @@
-//! `dq export php-dq`: back to the PHP daemon, over real Redis servers.
+//! `dq export php-dq`: jobs go back to the PHP daemon, over real Redis servers.
 
 use std::process::{Command, Stdio};
 
@@ -41,7 +41,7 @@ fn job(id: &str, body: &str, due_ms: i64) -> NewJob {
     }
 }
 
-/// Returns body and due time of a job in the PHP daemon's Redis.
+/// Returns the body and the due time of a job in the PHP daemon's Redis.
 fn entry(php: &Php, id: &str) -> Option<(Value, i64)> {
     let name = format!("orders:{id}");
     let body: Option<String> = php.run(&["HGET", "dq_job_info", &name]);
@@ -65,7 +65,7 @@ fn goes_back(target: &Target) {
     import.args(["import", "php-dq", "--config"]).arg(target.config()).args(&froms);
     assert!(import.output().unwrap().status.success());
 
-    // What dq does meanwhile.
+    // These are the changes that dq makes between the import and the export.
     let mut store = target.store();
     let key = |id: &str| job(id, "1", 0).key;
     store.delete(&[key("delivered"), key("deleted"), key("again")]);
@@ -108,7 +108,7 @@ fn goes_back(target: &Target) {
     assert_eq!(found("ready").unwrap().1, YEAR_2033);
     assert_eq!(home("ready").run::<usize>(&["LLEN", "dq_1ready_queue"]), 0);
 
-    // Once the store has no job left, the export removes the notes in Redis, and the jobs can be imported again.
+    // When the store has no job left, the export removes the notes in Redis. Then the jobs can be imported again.
     target.store().delete(&[key("text")]);
     export(target, &both, &[]).counts(&[]);
     assert!(nodes.iter().all(|php| php.run::<usize>(&["EXISTS", "dq_imported"]) == 0));
@@ -134,7 +134,7 @@ fn an_export_that_is_killed_loses_no_job() {
     assert_eq!(target.import(&php, &[]).code, 0);
     let done: Vec<JobKey> = (0..500).map(|n| job(&(n * 7).to_string(), "1", 0).key).collect();
     assert!(target.store().delete(&done).iter().all(Result::is_ok));
-    // Each export is killed a little later than the one before. When a job is exported, its note in the PHP daemon's
+    // Each export is killed a little later than the export before. When a job is exported, its note in the PHP daemon's
     // Redis is removed.
     for noted in [19_000, 15_000, 9_000] {
         let mut running = command(&target, &[&php], &["--anyway"]);
@@ -192,7 +192,7 @@ fn an_export_from_another_store_removes_nothing() {
         let output = second.import(&php, &["--dry-run"]);
         assert!(output.code == 1 && output.err.contains("another store"), "{}{}", output.out, output.err);
     }
-    // A new store in the place of the old one.
+    // The folder of the old store is removed, so a new store takes its place.
     std::fs::remove_dir_all(first.dir.path().join("var")).unwrap();
     let output = export(&first, &[&php], &[]);
     assert!(
@@ -346,8 +346,8 @@ fn an_import_as_root_beside_files_of_another_user_is_refused() {
         );
     }
     assert_eq!(std::fs::read_dir(&var).unwrap().count(), 0, "nothing was made");
-    // The import also makes nothing if the folder for the store is missing and the folder above it belongs to the other
-    // user.
+    // The folder for the store is missing, and the folder above it belongs to another user. Then the import makes
+    // nothing, either.
     std::fs::remove_dir(&var).unwrap();
     std::os::unix::fs::chown(target.dir.path(), Some(65534), Some(65534)).unwrap();
     let output = target.import(&php, &[]);

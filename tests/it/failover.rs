@@ -1,8 +1,8 @@
 //! The daemon on nodes that fail over, hang, lose data, and speak TLS.
 //!
-//! An asynchronous failover does not lose what was acknowledged and replicated before it, or what was acknowledged
-//! after it. In between, a master may acknowledge what no replica has yet. So these tests stop their load until the
-//! replicas have everything, and kill the master then.
+//! An asynchronous failover does not lose changes that were replicated before it, and changes that were acknowledged
+//! after it. But just before a failover, a master may acknowledge a change that no replica has yet. So these tests stop
+//! their load, wait until the replicas have everything, and then kill the master.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ fn all_come(sink: &Sink, daemon: &Daemon, taken: &HashSet<String>) {
     eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
-/// Waits until the replicas of a server have everything that it has.
+/// Waits until the replicas have all data of their master.
 fn in_sync(master: &TcpServer, replicas: &[&TcpServer]) {
     eventually(20 * SECOND, "replicas in sync", || {
         let offset = master.info("master_repl_offset")?;
@@ -60,16 +60,16 @@ fn a_sentinel_failover_under_load_loses_no_replicated_jobs() {
         assert_eq!(client.ask(&add("t", &id, 6000)).unwrap()["code"], 1);
         taken.insert(id);
     }
-    // Deliveries may still run and change the data there. The added jobs stay.
+    // Deliveries may still run and change the data on the master. The added jobs stay.
     in_sync(&group.servers[0], &[&group.servers[1], &group.servers[2]]);
     group.servers[0].kill();
     let killed = now_ms();
-    // Only another master can have accepted these.
+    // The old master is dead, so another master has accepted these jobs.
     taken.extend(load(&daemon, "after", &["node_down", "unknown"], |taken| taken > 500));
     println!("adds were taken again, and 500 of them, {} ms after the master was killed", now_ms() - killed);
     assert!(group.master().is_some_and(|n| n != 0));
     all_come(&sink, &daemon, &taken);
-    // The old master comes back as a replica, and nobody uses it as the master.
+    // The old master comes back as a replica, and no process uses it as the master.
     group.servers[0].start_again();
     eventually(20 * SECOND, "a replica", || (group.servers[0].info("role")? == "slave").then_some(()));
     let more = load(&daemon, "last", &[], |taken| taken > 200);
@@ -154,7 +154,7 @@ fn a_cluster_master_that_is_away_keeps_no_job_of_the_others() {
         (slot.trim().parse::<usize>().unwrap() / 5461).min(2)
     };
     let homes: Vec<usize> = (0..64).map(master_of).collect();
-    // The first shard stays: it knows which topics are paused.
+    // The master of the first shard stays up, because this shard has the paused topics.
     let (lost, stays) = ((homes[0] + 1) % 3, homes[0]);
     let id_on = |topic: &str, master: usize, name: &str| {
         let home = |id: &str| homes[rendezvous::first_of(64, &[topic.as_bytes(), id.as_bytes()]) as usize];
@@ -167,7 +167,8 @@ fn a_cluster_master_that_is_away_keeps_no_job_of_the_others() {
     let daemon = Daemon::start(&store(&node, &topics));
     let before = daemon.wait_all_up(SLOTS);
     let mut client = daemon.client();
-    // Processes of this host have leases on all masters. They die, and nobody can hand back the leases of one master.
+    // Processes of this host have leases on all masters. When these processes die, the leases on the lost master cannot
+    // be handed back.
     for n in 0..8 {
         for master in 0..3 {
             for topic in ["slow", "brief"] {
@@ -191,7 +192,7 @@ fn a_cluster_master_that_is_away_keeps_no_job_of_the_others() {
         });
         taken.insert(id);
     };
-    // The outcomes of some callbacks cannot be settled. The jobs of the other masters come all the same.
+    // The outcomes of some callbacks cannot be settled. The jobs of the other masters are still delivered.
     eventually(20 * SECOND, "outcomes that wait", || daemon.log().contains("settle: ").then_some(()));
     arrives("beside-outcomes");
     arrives("beside-outcomes-again");
@@ -206,7 +207,7 @@ fn a_cluster_master_that_is_away_keeps_no_job_of_the_others() {
             .then_some(())
     });
     arrives("delayed");
-    // A pause that is refused holds nothing back, and does not come later.
+    // A pause that is refused stops no jobs, also not later.
     let mut http = Http::unix(&daemon);
     let answer = http.ask("POST", "/v1/topics/t/pause", &Value::Null);
     assert_eq!(answer.status, 503, "{answer:?}");
@@ -231,7 +232,7 @@ fn the_checker_names_the_down_cluster_master_and_missing_slots() {
         let finding = status["findings"].as_array()?.iter().find(|f| f["name"] == what)?.clone();
         Some(finding["detail"].as_str()?.to_owned())
     };
-    // Nothing takes over from the first master: its replica is killed, too.
+    // No server takes over from the first master, because its replica is killed, too.
     let replica = cluster.replica_of(&cluster.servers[0]);
     replica.kill();
     cluster.servers[0].kill();

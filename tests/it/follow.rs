@@ -1,4 +1,4 @@
-//! What follows a job: chains and events, over HTTP and TCP and with the command line.
+//! The followers and events of a job, over HTTP and TCP and with the command line.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn ended(http: &mut Http, topic: &str, id: &str) -> Value {
     })
 }
 
-/// The second daemon does not know the topics of the registry, as after a reboot with a registry that is away.
+/// The second daemon does not know the topics of the registry, as after a reboot while the registry does not answer.
 #[test]
 fn what_follows_waits_until_the_delay_of_its_topic_is_known() {
     let (sink, later) = (Sink::start(), Sink::start());
@@ -57,7 +57,7 @@ fn what_follows_waits_until_the_delay_of_its_topic_is_known() {
     assert_eq!(later.count(), 0);
 }
 
-/// A chain of three jobs, each in a topic of its own.
+/// A chain of three jobs, each in its own topic.
 fn goes_through_a_chain(store: &str) {
     let sink = Sink::start();
     let topics: String = ["a", "b", "c"].map(|name| topic(name, &sink, "")).concat();
@@ -93,7 +93,7 @@ fn goes_through_a_chain(store: &str) {
     assert_eq!(bodies, [r#"{"n":1}"#, r#"{"n":2}"#, r#"{"n":3}"#]);
     assert!(calls[1].path.ends_with("/second"), "{}", calls[1].path);
     assert!(calls.iter().all(|call| call.headers.iter().all(|(name, _)| !name.starts_with(':'))));
-    // By TCP and with the command line.
+    // Followers can also be given over TCP and with the command line.
     let add = json!({"cmd": "add", "topic": "a", "id": "tcp", "body": 1, "then": {"topic": "c", "id": "after-tcp", "body": 1}});
     assert_eq!(daemon.client().ask(&add).unwrap()["code"], 1);
     ended(&mut http, "c", "after-tcp");
@@ -199,7 +199,7 @@ fn the_end_of_a_job_is_told_with_a_signed_event() {
     put(&mut http, "x.on_done", &json!({"callback": sink.url()})).is_problem(422, "bad_field", Some("name"));
     let wrong = json!({"callback": sink.url(), "on_done": "ftp://x"});
     put(&mut http, "u", &wrong).is_problem(422, "bad_field", Some("on_done"));
-    // The store knows `on_done` only after a timer has told it.
+    // A new `on_done` takes effect after a timer has written it into the store.
     let mut n = 0;
     eventually(20 * SECOND, "an event", || {
         n += 1;

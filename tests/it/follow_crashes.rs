@@ -1,4 +1,4 @@
-//! What follows jobs, while processes of the daemon are killed: each follower is added once, and none is lost.
+//! Processes of the daemon are killed while jobs have followers. Each follower is added once, and no follower is lost.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ const KILLS: usize = 15;
 /// The processes that are killed, one after the other.
 const ROLES: [&str; 5] = ["dq-timer-0", "dq-consume-0", "dq-server", "dq-timer-1", "dq-consume-1"];
 
-/// How many jobs are added between two kills. Each is followed by two jobs, and one of these by a third.
+/// How many jobs are added between two kills. Each job has two followers, and one of these has a follower.
 const JOBS: usize = 20;
 
 fn play(daemon: &Daemon, sink: &Sink, open: impl FnOnce(&Path) -> Box<dyn Store>) {
@@ -31,7 +31,7 @@ fn play(daemon: &Daemon, sink: &Sink, open: impl FnOnce(&Path) -> Box<dyn Store>
             let then = json!([{"topic": "u", "id": format!("u{sum}"), "body": 1, "delay_ms": sum % 30},
                               {"topic": "u", "id": format!("v{sum}"), "body": 2, "then": {"topic": "w", "id": format!("w{sum}"), "body": 3}}]);
             let add = json!({"cmd": "add", "topic": "t", "id": format!("t{sum}"), "body": 1, "delay_ms": sum % 40, "then": then});
-            // A job whose add was not answered is added again, as a client does.
+            // If an add is not answered, it is sent again, as a client does it.
             eventually(20 * SECOND, "an add", || match client.ask(&add) {
                 Ok(answer) if answer["code"] == 1 => Some(()),
                 _ => {

@@ -1,4 +1,4 @@
-//! The outbox of nodes of Redis, when a sender dies between its steps and when the set of nodes changes.
+//! The outbox on Redis nodes: a sender dies between its steps, or the set of nodes changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn send_all(settings: &StoreSettings) -> usize {
     })
 }
 
-/// Leases and accepts all ready jobs of a topic. Returns how many.
+/// Leases and accepts all ready jobs of a topic. Returns the number of jobs.
 fn accept_all(store: &mut dyn Store, topic: &str) -> usize {
     let topic = TopicName::new(topic).unwrap();
     let wanted = LeaseRequest {
@@ -127,12 +127,11 @@ fn entries_that_were_taken_are_not_taken_again_after_a_move() {
     let entries = nodes.outboxes();
     assert_eq!(send_all(&settings), 2 * JOBS);
     assert_eq!(accept_all(&mut *store, "u"), 2 * JOBS);
-    // The sender has died before it removed the entries. The followers are gone by now.
+    // This is as if the sender had died before it removed the entries. The followers have ended in the meantime.
     nodes.put_back(&entries);
     assert_eq!(store.outbox().unwrap().entries, 2 * JOBS as u64);
     assert_eq!(send_all(&settings), 0, "the marks refuse them");
-    // The old entries are put back again, and there are also new entries. None of them is sent before a node is
-    // emptied.
+    // The old entries are put back again, and there are also new entries. No entry is sent before a node is emptied.
     nodes.put_back(&entries);
     add_with_followers(&mut *store, JOBS);
     assert_eq!(store.outbox().unwrap().entries, 4 * JOBS as u64);

@@ -36,7 +36,7 @@ fn the_file_shrinks_when_its_jobs_are_gone() {
             assert_eq!(client.receive().unwrap()["code"], 1);
         }
     }
-    // A thousand pages of 4 kB stay for the next jobs. Meanwhile jobs are added, one at a time.
+    // A thousand pages of 4 kB stay for the next jobs. While the file shrinks, jobs are added, one at a time.
     let (mut waits, mut n) = (Vec::new(), 0);
     let shrunk = eventually(60 * SECOND, &format!("less than {full} bytes; log:\n{}", daemon.log()), || {
         let begun = Instant::now();
@@ -89,7 +89,7 @@ fn a_full_store_erases_only_the_records_it_needs() {
         disk.blocks_available() * disk.fragment_size()
     };
     let mut file = std::fs::File::create(&filler).unwrap();
-    // (The log of the store may get shorter meanwhile.)
+    // (The log of the store may get shorter in the meantime.)
     let mut fill = || {
         while free() >= 3 << 19 {
             file.write_all(&[0; 65_536]).unwrap();

@@ -1,4 +1,4 @@
-//! The port for clients of gmq-redis: push, pop and ack, as its clients send them.
+//! The port for clients of gmq-redis: push, pop and ack, as these clients send them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::support::{Daemon, SECOND, SLOTS, all_new, eventually, free_port};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A daemon with the port.
+/// A daemon with a port for clients of gmq-redis.
 struct Gmq {
     daemon: Daemon,
     port: u16,
@@ -216,7 +216,7 @@ fn a_client_that_goes_away_takes_no_job_with_it() {
         // The answer to another call shows that the pop has begun.
         waiting.ack("none");
         drop(waiting);
-        // Until the port has seen the end of the connection, it may still send a job to this client.
+        // Until dq has seen the end of the connection, it may still give a job to this client.
         client.push("a", &id, 0, 60);
         let job = client.pop(&["a"]);
         assert_eq!(job["id"], id);

@@ -1,5 +1,5 @@
-//! Topics that others have written, and that dq does not fully support. They are held until somebody corrects them, and
-//! every view of topics names them with the reason.
+//! Topics that another program has written, with a setting that dq does not support. They are held until somebody
+//! corrects them, and every view of topics names them with the reason.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -37,7 +37,8 @@ fn dq(daemon: &Daemon, words: &[&str]) -> String {
 fn answers(daemon: &Daemon, topic: &str, id: &str, err: Option<&str>) -> String {
     let mut client = daemon.client();
     eventually(SOON, &format!("{err:?} of {topic}; log:\n{}", daemon.log()), || {
-        // If the job is accepted although it should not be, it must not be delivered in this test.
+        // If the test expects a refusal, the job may be accepted at first. It must not be delivered in this test, so it
+        // has a long delay.
         let delay_ms = if err.is_some() { 3_600_000 } else { 0 };
         let answer = client.ask(&add(topic, id, delay_ms)).unwrap();
         (answer["err"].as_str() == err).then(|| answer["msg"].as_str().unwrap_or_default().to_owned())
@@ -52,7 +53,7 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
     let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
     daemon.wait_ready();
     let mut console = database.console();
-    // The tables exist once the registry has been opened.
+    // The tables exist when the registry has been opened.
     eventually(SOON, "the tables", || console.query_drop("SELECT 1 FROM dq_topic").ok());
     for (name, flag, method) in [("fine", "", "POST"), ("flag", "", "POST"), ("method", "", "PUT")] {
         console.query_drop(row(name, &sink, flag, method)).unwrap();
@@ -115,15 +116,14 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
         all.iter().find(|a| is_it(a))?["detail"].as_str()?.contains("re_notify_flag").then_some(())
     });
 
-    // After a rolling restart, and after a start without the database, the processes know from the snapshot that the
-    // topic is held.
+    // After a rolling restart, the new processes know from the snapshot that the topic is held.
     let before = daemon.children();
     daemon.signal(Signal::SIGHUP);
     crate::support::all_new(&daemon, &before);
     answers(&daemon, "flag", "x", Some("topic_offline"));
     assert_eq!(sink.deliveries().keys().collect::<Vec<_>>(), ["1"], "nothing of them was delivered");
 
-    // A change of another field is refused. A change of the flag itself takes effect, whichever way it is made.
+    // A change of another field is refused. A change of the flag itself takes effect, over the API and in the database.
     let mut http = Http::unix(&daemon);
     http.ask("PATCH", "/v1/topics/flag", &json!({"title": "x"})).is_problem(
         422,

@@ -1,4 +1,5 @@
-//! A hostile neighbour: clients without a token, and tenants that want everything. Others must not notice them.
+//! Hostile neighbours: clients without a token, and tenants that try to use up everything. Other clients must not
+//! notice them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -16,10 +17,10 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::{Value, json};
 
-/// The address that a hostile client connects from. All others use 127.0.0.1.
+/// The address that a hostile client connects from. All other clients use 127.0.0.1.
 const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
-/// Connects from a loopback address to a port of 127.0.0.1. None: that failed.
+/// Connects from a loopback address to a port of 127.0.0.1. None: no connection could be made.
 pub fn connect_from(source: Ipv4Addr, port: u16) -> Option<TcpStream> {
     let fd: OwnedFd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
     bind(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0))).ok()?;
@@ -34,7 +35,7 @@ fn connect_hostile(port: u16) -> TcpStream {
     connect_from(HOSTILE, port).expect("a connection")
 }
 
-/// Waits until the daemon has closed a connection. Returns what it has sent before.
+/// Waits until the daemon has closed a connection. Returns what the daemon has sent before.
 fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -88,7 +89,7 @@ fn who_proves_nothing_is_disconnected_after_ten_seconds() {
     let silent = connect_hostile(daemon.http);
     let mut asking = connect_hostile(daemon.http);
     let mut pinging = connect_hostile(daemon.address().port());
-    // A body that never ends, for a route that needs no token.
+    // This client sends a request with a body that never ends, to a route that needs no token.
     let mut signing_in = connect_hostile(daemon.http);
     signing_in
         .write_all(b"POST /console/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
@@ -157,7 +158,7 @@ fn frames_that_do_not_end_take_little_memory() {
     let mut honest = daemon.client();
     for _ in 0..100 {
         let mut stream = connect_hostile(daemon.address().port());
-        // The daemon may close the connection while it is written to.
+        // The daemon may close the connection during the write.
         let _ = stream.write_all(&frame);
         half.push(stream);
         assert_eq!(honest.ask(&json!({"cmd": "ping"})).unwrap()["code"], 1);
@@ -177,7 +178,7 @@ fn heads_that_do_not_end_take_little_memory() {
     let mut half: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = connect_hostile(daemon.http);
-            // The daemon may close the connection while it is written to.
+            // The daemon may close the connection during the write.
             let _ = stream.write_all(head.as_bytes());
             stream
         })
@@ -197,8 +198,8 @@ fn heads_that_do_not_end_take_little_memory() {
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
 }
 
-/// Sends this request on 60 connections of the hostile client, and reads no answer. Returns the connections, and the most
-/// memory that dq-http-server had meanwhile.
+/// Sends this request on 60 connections of the hostile client, and reads no answer. Returns the connections, and the
+/// most memory that dq-http-server had during this time.
 fn ask_and_read_nothing(daemon: &Daemon, ask: &str) -> (Vec<TcpStream>, u64) {
     let mut most = 0;
     let held = (0..60).map(|_| {
@@ -236,7 +237,7 @@ fn answers_that_nobody_reads_take_little_memory() {
     });
     let grown = most.saturating_sub(before);
     assert!(grown < 150 << 10, "{grown} KiB more");
-    // Others get their answers.
+    // Other clients get their answers.
     root.get("/v1/topics/t/jobs?state=delayed&limit=1").is(200);
     Http::tcp(&daemon).get("/v1/stats").is(200);
 }
@@ -259,7 +260,7 @@ fn reserves_whose_answers_nobody_reads_take_little_memory() {
     let (_held, most) = ask_and_read_nothing(&daemon, &ask);
     let grown = most.max(resident_kib(&daemon, "dq-http-server")).saturating_sub(before);
     assert!(grown < 150 << 10, "{grown} KiB more");
-    // Another client gets its jobs, and none has ended.
+    // Another client gets a job, and no job has become a dead letter.
     let some =
         Http::tcp(&daemon).ask("POST", "/v1/topics/t/reserve", &json!({"max": 1, "wait": "30s"})).is(200);
     assert_eq!(some["jobs"].as_array().unwrap().len(), 1);
@@ -278,7 +279,7 @@ fn a_client_that_goes_away_keeps_its_place_in_the_meantime() {
     });
     let daemon =
         Daemon::start(&format!("[http]\nmax_requests = 4\n{}", topic("t", &sink, "timeout = \"60s\"")));
-    // Half of the places are for this client.
+    // A client may use half of `max_requests`, and this client now uses its half.
     for n in 1..=2 {
         let mut stream = connect_hostile(daemon.http);
         let head = format!("POST /v1/topics/t/test HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {n}\r\n");
@@ -291,7 +292,7 @@ fn a_client_that_goes_away_keeps_its_place_in_the_meantime() {
         stream.write_all(ask.as_bytes()).unwrap();
         rest(stream)[9..12].to_owned()
     };
-    // dq has noticed long before the last of these requests that the clients are gone.
+    // dq notices soon that the clients have disconnected, but their requests still run.
     for _ in 0..20 {
         assert_eq!(status(), "503");
         std::thread::sleep(Duration::from_millis(50));
@@ -370,7 +371,7 @@ fn long_reads_of_one_client_do_not_delay_the_adds_of_others() {
         slowest = slowest.max(begun.elapsed());
     }
     assert!(slowest < SECOND, "an add took {slowest:?}");
-    // Each read is answered: with its page, or with the advice to wait.
+    // Each read is answered: with its page, or with 503.
     let answers: Vec<String> = reads.into_iter().map(rest).collect();
     let served = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
     let busy = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 503")).count();

@@ -1,5 +1,6 @@
-//! All attacks of a hostile neighbour at once: a tenant with a token and receivers of its own, and a client without a
-//! token. Another tenant must not notice them. `make hostile` runs this for a minute on a release build.
+//! All attacks of hostile neighbours at once. The attackers are a tenant with a token and its own receivers, and
+//! clients without a token. Another tenant must not notice the attacks. `make hostile` runs this test for a minute on a
+//! release build.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -17,17 +18,17 @@ use nix::unistd::Pid;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
 
-/// The hostile tenant.
+/// The address of the hostile tenant.
 const TENANT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 67);
 
-/// Returns the address from which the attack with this number comes. The attackers here have no token. Each attack has
-/// its own address, so that no attack uses up the connections of another one.
+/// Returns the address of an attacker without a token, by the number of the attack. Each attack has its own address, so
+/// that no attack uses up the connections of another attack.
 const fn stranger(attack: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, attack)
 }
 
-/// What each attack reached: connections that the daemon closed, and answers. An attack without any effect would prove
-/// nothing.
+/// Counts for each attack the connections that the daemon has closed, and the answers. If an attack had no effect, the
+/// test would prove nothing.
 #[derive(Default)]
 struct Effects(Mutex<BTreeMap<&'static str, u64>>);
 
@@ -37,7 +38,8 @@ impl Effects {
     }
 }
 
-/// The limits. Without optimisation, on a machine that other tests share, they only show that nothing stands still.
+/// The limits of the test. In a build without optimisation, and beside other tests, they only show that nothing stands
+/// still.
 struct Bounds {
     add_p99: Duration,
     late_p99: Duration,
@@ -65,7 +67,8 @@ struct Attack<'a> {
     effects: &'a Effects,
 }
 
-/// Keeps `count` connections open, and sends `bytes` on each. If the daemon closes one, opens a new one.
+/// Keeps `count` connections open, and sends `bytes` on each connection. If the daemon closes a connection, opens a new
+/// one.
 fn hold(attack: Attack<'_>, count: usize, bytes: &[u8]) {
     let Attack { name, source, port, over, effects } = attack;
     let mut held: Vec<TcpStream> = Vec::new();
@@ -86,7 +89,7 @@ fn hold(attack: Attack<'_>, count: usize, bytes: &[u8]) {
     }
 }
 
-/// Sends a request again and again, each on a connection of its own, and reads the answers.
+/// Sends a request again and again, each time on a new connection, and reads the answers.
 fn repeat(attack: Attack<'_>, request: &str) {
     let Attack { name, source, port, over, effects } = attack;
     while !over.load(Ordering::Relaxed) {
@@ -125,7 +128,7 @@ fn read_nothing(attack: Attack<'_>, token: &str) {
     while !attack.over.load(Ordering::Relaxed) {
         held.retain_mut(|stream| match stream.write_all(&asks) {
             Ok(()) => true,
-            // The daemon reads no more of a client that reads no answers.
+            // The daemon stops reading from a client that reads no answers.
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 attack.effects.add(attack.name, 1);
                 true
@@ -159,7 +162,8 @@ fn add_too_much(attack: Attack<'_>, token: &str) {
     }
 }
 
-/// The memory of the processes of a daemon, without what they share, in KiB by name.
+/// Returns the memory of the processes of a daemon, by name, in KiB. Each process counts with its part of the shared
+/// memory.
 fn memory_kib(daemon: &Daemon) -> BTreeMap<String, u64> {
     let of = |pid: Pid| -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
@@ -170,7 +174,7 @@ fn memory_kib(daemon: &Daemon) -> BTreeMap<String, u64> {
     all.filter_map(|(name, pid)| Some((name, of(pid)?))).collect()
 }
 
-/// The value below which 99 of 100 lie.
+/// Returns the 99th percentile.
 fn p99(values: &mut [Duration]) -> Duration {
     values.sort_unstable();
     values.get(values.len() * 99 / 100).copied().unwrap_or_default()
@@ -277,7 +281,7 @@ fn neighbours_do_not_notice_an_attack() {
             let search = search.clone();
             scope.spawn(move || repeat(attack("searches", TENANT, http), &search));
         }
-        // Jobs for receivers that hang, always more than can be delivered.
+        // Adds jobs for receivers that hang, always more than dq can deliver.
         let mut client = TcpClient::connect(daemon.address(), Framing::Binary).unwrap();
         client.ask(&json!({"cmd": "auth", "token": evil})).unwrap();
         scope.spawn(move || {
@@ -304,7 +308,7 @@ fn neighbours_do_not_notice_an_attack() {
             }
         });
 
-        // The other tenant adds jobs, in turn over both ports.
+        // The other tenant adds jobs, over the two ports in turn.
         let begun = Instant::now();
         let mut client = TcpClient::connect(daemon.address(), Framing::Binary).unwrap();
         client.ask(&json!({"cmd": "auth", "token": own})).unwrap();
@@ -364,8 +368,8 @@ fn neighbours_do_not_notice_an_attack() {
     assert!(log < BOUNDS.log_mib << 20, "{log} bytes of log");
 }
 
-/// For each second: how many jobs were at least 50 ms late, and the greatest lateness. `late` has the calls in the
-/// order in which they came.
+/// Returns for each second how many jobs were at least 50 ms late, and the greatest lateness. `late` has the lateness
+/// of each call, in the order in which the calls came.
 fn late_by_second(late: &[Duration]) -> BTreeMap<usize, (u32, Duration)> {
     let mut seconds: BTreeMap<usize, (u32, Duration)> = BTreeMap::new();
     // About 70 jobs become due in a second.

@@ -312,7 +312,7 @@ fn a_request_has_an_id_its_own_or_one_that_is_made() {
         let bad = http.send("GET", "/v1/nothing", "X-Request-Id: a b\r\n", b"");
         assert_ne!(bad.headers["x-request-id"], "a b");
     }
-    // The first refusal of each source is logged.
+    // The log has the first refusal of each source.
     assert_eq!(daemon.log().matches("[find-me]").count(), 2, "{}", daemon.log());
 }
 
@@ -331,8 +331,8 @@ fn a_web_page_of_somebody_elses_reaches_nothing() {
     unix.send("GET", "/v1/stats", "Host: whatever\r\n", b"").is(200);
 }
 
-/// Counts the transactions in a SQLite log. The last frame of a transaction has the size of the database in its
-/// header. The other frames have 0 there.
+/// Counts the transactions in a SQLite log. The last frame of a transaction has the size of the database in its header.
+/// The other frames have 0 in this place.
 fn commits(daemon: &Daemon) -> usize {
     let log = std::fs::read(daemon.dir.path().join("var/dq.db-wal")).unwrap();
     let number = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap());
@@ -344,7 +344,7 @@ fn commits(daemon: &Daemon) -> usize {
 #[test]
 fn adds_that_come_at_the_same_time_share_transactions() {
     if on_redis() {
-        return; // This is about the embedded store's log.
+        return; // This test is about the log of the embedded store.
     }
     let (_sink, daemon) = sink_and("");
     Http::tcp(&daemon).ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
@@ -420,7 +420,7 @@ fn no_request_fails_across_a_restart() {
 #[test]
 fn a_store_that_cannot_take_a_job_is_told_and_works_again_after() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let (_sink, daemon) = sink_and("");
     let mut http = Http::tcp(&daemon);

@@ -161,7 +161,8 @@ fn whoever_was_slower_is_told_and_changes_nothing() {
     http.send("PUT", "/v1/topics/u", "If-None-Match: *\r\n", change(3).as_bytes()).is(201);
     http.send("DELETE", "/v1/topics/u", &with("*"), b"").is(204);
 
-    // Of many changes based on one revision, only one succeeds. Without a revision, none is refused and none is lost.
+    // If many changes are based on one revision, only one of them succeeds. Without a revision, no change is refused,
+    // and no change is lost.
     let tag = etag(&http.get("/v1/topics/t"));
     const MANY: u32 = 6;
     let barrier = Barrier::new(MANY as usize);
@@ -405,7 +406,7 @@ fn topics_are_shown_but_not_changed_while_the_registry_is_away() {
     let sink = Sink::start();
     let (server, database);
     let more = if on_redis() {
-        return; // It would share its store with another registry. The embedded store is enough.
+        return; // The daemon would share its store with another registry. A test with the embedded store is enough.
     } else {
         server = MariaDb::start();
         database = server.database();
@@ -453,7 +454,7 @@ fn topics_are_shown_but_not_changed_while_the_registry_is_away() {
 #[test]
 fn a_locked_registry_is_reported_after_five_seconds() {
     if on_redis() {
-        return; // This is about the file.
+        return; // This test is about the file of the registry.
     }
     let sink = Sink::start();
     let daemon = daemon_with(&sink, "");
@@ -468,7 +469,7 @@ fn a_locked_registry_is_reported_after_five_seconds() {
     http.ask("POST", "/v1/topics", &new_topic("u", &sink)).is(201);
 }
 
-/// Starts a daemon whose jobs become dead letters at once while the sink refuses them.
+/// Starts a daemon and a sink that refuses jobs. A refused job becomes a dead letter at once.
 fn with_dead_letters(ids: &[&str]) -> (Sink, Daemon, Http) {
     let sink = Sink::answering(|call| {
         Answered::new(
@@ -505,7 +506,7 @@ fn dead_letters_are_listed_redriven_and_purged() {
     assert_eq!((first["jobs"].as_array().unwrap().len(), next["jobs"].as_array().unwrap().len()), (4, 2));
     assert_eq!(first["jobs"][0]["log"][0]["status"], 500);
 
-    // An id that is live again.
+    // The id `a` gets a live job beside its dead letters.
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1, "delay": "1h"})).is(201);
     let mut ask =
         |what: &str, body: Value| http.ask("POST", &format!("/v1/topics/t/dead/{what}"), &body).is(200);
@@ -536,8 +537,8 @@ fn a_callback_test_calls_like_a_job_and_leaves_nothing_behind() {
     let guarded =
         format!("[callback]\nguard = \"strict\"\nallow = [\"127.0.0.1/32\"]\n{}", topic("t", &sink, ""));
     let daemon = Daemon::start(&guarded);
-    // Somebody who writes directly into the registry avoids the check when a topic is saved, but not the check of each
-    // call.
+    // A person who writes directly into the registry avoids the check that is made when a topic is saved. But the guard
+    // also checks each call.
     let path = daemon.dir.path().join("var/registry.db");
     let mut registry = registry::open(&model::settings::RegistrySettings::Sqlite { path }).unwrap();
     for (name, callback) in [("meta", "http://169.254.169.254/"), ("denied", "http://127.0.0.2:1/")] {
@@ -561,7 +562,7 @@ fn a_callback_test_calls_like_a_job_and_leaves_nothing_behind() {
         ("{\"order\":1}", "1", "t")
     );
     assert!((call.header("dq-due-at").parse::<i64>().unwrap() - now_ms()).abs() < 10_000);
-    // The answer shows what was sent, as it came to the receiver, and what came back.
+    // The answer shows what the receiver has got, and what it has answered.
     assert_eq!((&came["sent"]["request"], &came["sent"]["body"]), (&json!("POST /hook"), &json!(call.body)));
     let sent: Vec<(String, String)> = serde_json::from_value(came["sent"]["headers"].clone()).unwrap();
     assert!(sent.len() > 8 && sent.iter().all(|(name, value)| call.header(name) == *value), "{sent:?}");
@@ -617,7 +618,7 @@ fn a_callback_that_the_guard_denies_is_not_saved() {
         }
     }
     assert_eq!(http.get("/v1/topics/t").is(200)["callback"], sink.url());
-    // A name that cannot be resolved now may be resolved when it is called. It is checked then.
+    // A name that cannot be resolved now is accepted. The guard checks its address when the callback is called.
     http.ask("PATCH", "/v1/topics/t", &json!({"callback": "http://nowhere.invalid/"})).is(200);
     http.ask("PATCH", "/v1/topics/t", &json!({"title": "other"})).is(200);
     let secret = http.ask("PATCH", "/v1/topics/t", &json!({"secrets": ["whsec_hush"]}));
@@ -727,7 +728,7 @@ fn a_down_node_is_reported_while_the_other_one_is_shown() {
     let stats = http.get("/v1/stats").is(200);
     assert_eq!((&stats["away"], &stats["topics"][0]["topic"]), (&json!(["r1"]), &json!("t")));
     http.ask("POST", "/v1/topics/t/dead/purge", &Value::Null).is_problem(503, "node_down", None);
-    // A given id has a fixed home. An id that dq makes gets a home that answers.
+    // An id that the client gives has a fixed home. An id that dq makes gets a home on a node that answers.
     let (mut taken, mut refused) = (0, 0);
     for id in 0..20 {
         let answer = http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id.to_string(), "body": 1}));
@@ -775,8 +776,8 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
     );
     http.send("POST", jobs, &key(&"k".repeat(255)), br#"{"body": 1}"#).is(201);
 
-    // A request that failed is done when it is sent again. A request that was done is not repeated, whatever its
-    // kind.
+    // A request that failed is done when it is sent again with the same key. A request of any kind that was done is not
+    // repeated.
     let topic = new_topic("made", &sink).to_string();
     http.send("POST", "/v1/topics/made/jobs", &key("k2"), br#"{"body": 1}"#).is_problem(
         404,
@@ -789,7 +790,7 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
     assert_eq!(made.is(201), again.is(201));
     http.send("POST", "/v1/topics/made/jobs", &key("k2"), br#"{"body": 1, "delay": "1h"}"#).is(201);
 
-    // While the request is being done.
+    // While the request is being done, a request with the same key is refused.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let send = || Http::tcp(&daemon).send("POST", "/v1/topics/made/test", &key("k3"), b"{}").status;
         let slow = scope.spawn(send);
@@ -799,7 +800,7 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
         vec![slow.join().unwrap(), send()]
     });
     assert_eq!((statuses, sink.count()), (vec![200, 200], 1));
-    // A request whose client has left goes on. Whoever repeats it gets its answer.
+    // If a client disconnects, its request continues. A client that repeats the request gets its answer.
     drop({
         let mut gone = Http::tcp(&daemon);
         gone.begin("POST", "/v1/topics/made/test", &key("k4"), b"{}");
@@ -813,7 +814,7 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
     assert_eq!((again.headers["idempotency-replayed"].as_str(), sink.count()), ("true", 2));
     again.is(200);
 
-    // For an add without an id, the job itself keeps the key, so it is known even after the process was replaced.
+    // For an add without an id, the job itself keeps the key. So the next process knows the key, too.
     daemon.kill_child("dq-http-server");
     let mut http = Http::tcp(&daemon);
     let kept = http.send("POST", jobs, &key("k1"), br#"{"body": 1}"#);
@@ -841,7 +842,7 @@ fn a_paused_topic_takes_jobs_and_delivers_none_until_resumed() {
     };
     assert_eq!(paused(&mut http), ["a"]);
     assert_eq!(http.get("/v1/topics/a").is(200)["paused"], true);
-    // The pause lasts, whatever is changed in the topic, and whichever process is restarted.
+    // The topic stays paused after a change of the topic, and after restarts of processes.
     assert_eq!(http.ask("PATCH", "/v1/topics/a", &json!({"delay": "10ms"})).is(200)["paused"], true);
     daemon.kill_child("dq-consume-0");
     daemon.kill_child("dq-timer-0");
@@ -869,7 +870,7 @@ fn a_paused_topic_takes_jobs_and_delivers_none_until_resumed() {
     http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
     sink.wait_for(25, 10 * SECOND);
     assert_eq!(paused(&mut http), [""; 0]);
-    // A pause of a topic that is gone can still be ended.
+    // The pause of a removed topic can still be ended.
     http.ask("POST", "/v1/topics/a/pause", &Value::Null).is(204);
     http.ask("DELETE", "/v1/topics/a", &Value::Null).is(204);
     http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
@@ -879,7 +880,7 @@ fn a_paused_topic_takes_jobs_and_delivers_none_until_resumed() {
 #[test]
 fn a_batch_that_failed_to_store_is_stored_once_when_sent_again() {
     if on_redis() {
-        return; // This is about the embedded store's file.
+        return; // This test is about the file of the embedded store.
     }
     let sink = Sink::start();
     let daemon = daemon_with(&sink, "");
@@ -900,7 +901,7 @@ fn a_batch_that_failed_to_store_is_stored_once_when_sent_again() {
     assert!(!stored.headers.contains_key("idempotency-replayed"));
     assert_eq!(statuses(&stored), [201, 201, 201]);
     assert_eq!(send().headers["idempotency-replayed"], "true");
-    // The answer is also repeated by a process that knows nothing of the first request.
+    // A process that knows nothing of the first request also finds the stored jobs.
     daemon.kill_child("dq-http-server");
     let mut http = eventually(10 * SECOND, "another process", || {
         let mut http = Http::tcp(&daemon);
@@ -915,7 +916,7 @@ fn a_batch_that_failed_to_store_is_stored_once_when_sent_again() {
 #[test]
 fn a_registry_without_its_file_is_away_and_its_topics_remain() {
     if on_redis() {
-        return; // This is about the file of one host.
+        return; // This test is about the file of one host.
     }
     let sink = Sink::start();
     let daemon = daemon_with(&sink, "");

@@ -77,7 +77,7 @@ fn imported_jobs_are_stored_as_safely_as_their_topic_says() {
     let text = std::fs::read_to_string(target.config()).unwrap();
     std::fs::write(target.config(), text + "durability = \"replicas:1\"\n").unwrap();
     php.many(3);
-    // There is no replica.
+    // The server has no replica, so no job can be stored.
     let output = target.import(&php, &[]);
     assert_eq!(
         (output.code, output.json()["failed"].as_u64(), php.noted()),
@@ -148,11 +148,11 @@ fn a_newer_job_in_dq_wins_and_a_later_php_change_is_reported() {
     let output = target.import(&php, &[]);
     output.counts(&[("jobs", 1), ("waiting", 1), ("kept", 1)]);
     assert_eq!((output.code, target.jobs("orders")["both"].body.as_str()), (0, "\"dq\""));
-    // The newer job was delivered. The older one is not reported as missing.
+    // The job of dq was delivered. The older job of the PHP daemon is not reported as missing.
     target.store().delete(&[key("both")]);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
 
-    // The PHP daemon continued, and was stopped again.
+    // The PHP daemon has run again, and has been stopped again.
     php.waits("orders:both", "\"newer\"", YEAR_2033);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
     php.waits("orders:both", "\"newer\"", YEAR_2033 + 1);
@@ -247,11 +247,11 @@ fn a_job_in_no_bucket_keeps_the_time_of_its_body() {
     for id in ["odd", "ready"] {
         assert!((began..=now_ms()).contains(&jobs[id].due_ms) && jobs[id].state == State::Ready, "{id}");
     }
-    // For a job that is due now, the due time does not count in the comparison.
+    // For a job that is due now, the import does not compare the due time.
     target.import(&php, &[]).counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("already", 4)]);
     assert_eq!(output.json()["notes"], serde_json::json!([]), "{}", output.out);
 
-    // The bodies of the waiting jobs show that the time zone is another one.
+    // The bodies of the waiting jobs show that the PHP daemon had another time zone.
     php.waits("orders:waits", &body("2033-05-18 03:33:20"), YEAR_2033);
     let note = target.import(&php, &[]).json()["notes"].to_string();
     assert!(note.contains("notify_time of 1 jobs is read 480 minutes earlier"), "{note}");
@@ -486,7 +486,8 @@ fn imported_failures_count_as_in_the_php_daemon() {
         let job = client.ask(&json!({"cmd": "get", "topic": "orders", "id": id})).unwrap();
         (job["job"]["state"].as_str().unwrap_or_default().to_owned(), job["job"]["attempts"].clone())
     };
-    // A job whose answer is empty is tried 12 times in all. A job whose flag is true is tried again without a limit.
+    // If the answer is empty, the job is tried 12 times in all. If the flag is true, the job is tried again without a
+    // limit.
     for (id, expected, attempts) in [
         ("empty-9", "delayed", 10),
         ("empty-11", "dead", 12),
@@ -505,7 +506,7 @@ fn imported_overdue_jobs_follow_the_catch_up_of_their_topic() {
         + &topic("skip", &skip, "catch_up = \"skip older than 1h\"");
     let daemon = Daemon::start(&sections);
     let old = (now_ms() - 86_400_000) / 1000;
-    // The clock of this machine may have any zone.
+    // This machine may have any time zone.
     let zoned = jiff::Timestamp::from_second(old).unwrap().to_zoned(jiff::tz::TimeZone::system());
     let body = format!("{{\"notify_time\":\"{}\"}}", zoned.strftime("%Y-%m-%d %H:%M:%S"));
     for n in 0..40 {

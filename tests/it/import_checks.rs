@@ -157,7 +157,7 @@ fn a_dry_run_only_reads_the_registry() {
     let from = format!("127.0.0.1:{port}");
     let output = import(&target.config(), &["--from", &from, "--dry-run", "--json"]);
     let json = output.json();
-    // The row of `nowhere` has no url to call.
+    // The row of `nowhere` has no callback URL.
     assert_eq!(
         json["unregistered"],
         serde_json::json!({"else": 1, "nowhere": 1}),
@@ -179,7 +179,7 @@ fn a_dry_run_only_reads_the_registry() {
     }
     assert_eq!((notes.len(), columns(&database)), (3, before.clone()));
 
-    // All servers must be named by --from. The import does not extend the tables either: only the daemon does that.
+    // All servers must be named by --from. The import does not extend the tables either. Only the daemon extends them.
     let output = import(&target.config(), &["--from", &from]);
     assert!(output.code == 1 && output.out.contains("not named by --from"), "{}{}", output.out, output.err);
     assert!(output.out.contains("(二) at 10.0.0.2:6379") && !output.out.contains(":pw"), "{}", output.out);
@@ -202,7 +202,7 @@ fn an_import_goes_on_without_the_registry() {
     target.add_section("[registry]\nurl = \"mysql://u:secret@127.0.0.1:1/dq\"\n");
     let output = target.import(&php, &[]);
     output.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
-    // The jobs are taken over, but nobody knows whether a Redis is missing.
+    // The jobs are imported, but it is not known whether --from names all Redis servers.
     let why = output.json()["unread_registry"].clone();
     assert!(output.code == 1 && why.as_str().is_some_and(|why| why.contains("127.0.0.1")), "{why}");
     assert!(!output.out.contains("secret"), "{}", output.out);

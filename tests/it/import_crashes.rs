@@ -15,7 +15,7 @@ fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
     let php = Php::start();
     php.many(JOBS as u64);
     let target = Target::embedded();
-    // Each time a little further.
+    // Each import is killed a little later than the import before.
     let mut least = 0;
     for more in [1, 2000, 3000] {
         least += more;
@@ -76,7 +76,7 @@ fn config(daemon: &Daemon) -> std::path::PathBuf {
     daemon.dir.path().join("dq.toml")
 }
 
-/// An import by a user who may not write notes ends like one that was killed right after the add.
+/// This Redis user may not write notes. So the import ends like an import that was killed right after the add.
 #[test]
 fn a_job_added_and_not_noted_is_delivered_once() {
     let (php, sink) = (Php::start(), Sink::start());
@@ -128,14 +128,15 @@ fn traced(config: &Path, url: &str, inject: Option<&str>) -> Vec<String> {
     text.lines().filter_map(call).collect()
 }
 
-/// Returns the last calls of an import, each with its name and number. They follow the step that watches whether a PHP
-/// daemon runs.
+/// Returns the last calls of an import, each with its name and number. At these calls, the import has already checked
+/// whether a PHP daemon runs.
 fn last_calls(calls: &[String]) -> Vec<(&str, usize)> {
     let last = |name: &'static str, last: usize| {
         let all = calls.iter().filter(|call| *call == name).count();
         (all.saturating_sub(last) + 1..=all).map(move |n| (name, n))
     };
-    // The turns of the store (four calls each), its commits, and the messages to Redis and the daemon.
+    // `flock`: the turns of the store, with four calls each. `fdatasync`: the commits. `sendto`: the messages to Redis
+    // and to the daemon.
     last("flock", 12).chain(last("fdatasync", 3)).chain(last("sendto", 10)).collect()
 }
 
@@ -155,7 +156,7 @@ fn a_kill_at_any_step_delivers_each_job_once() {
         }
         php
     };
-    // All jobs in the store that may be delivered are delivered before the next run.
+    // Before the next run, all jobs in the store that may be delivered are delivered.
     let until_quiet = |n: usize| {
         let mut client = daemon_of_all.client();
         eventually(30 * SECOND, "no job that may be delivered", || {
@@ -201,7 +202,7 @@ fn six_kills_leave_no_job_early_lost_or_twice() {
     for n in 0..JOBS {
         let name = format!("{}:{n}", topics[n % 4]);
         let pipe = &mut pipes[crc32(&name) as usize % 3];
-        // A fifth of the jobs is due already. The rest becomes due during the import.
+        // A fifth of the jobs is already due. The other jobs become due during the import.
         let due = begun + if n % 5 == 0 { -60 } else { (n % 25) as i64 + 10 };
         pipe.hset("dq_job_info", &name, format!("{{\"due\":{due}}}")).ignore();
         pipe.zadd(bucket_of(&name, 4), &name, due).ignore();

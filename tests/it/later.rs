@@ -14,7 +14,7 @@ fn later() -> Sink {
     Sink::answering(|_| HandlerAnswer::new(202, "").with("dq-ack", "later"))
 }
 
-/// A topic whose receiver may answer later. By default it must not.
+/// The settings of a topic that allows later answers. By default, a topic does not allow them.
 const RETRY: &str = "retry = [\"100ms\"]\nmax_attempts = 2\nanswer_later = \"1h\"";
 
 fn path_of(call: &ReceivedRequest) -> String {
@@ -30,7 +30,7 @@ fn job(http: &mut Http, topic: &str, id: &str) -> Value {
     http.get(&format!("/v1/topics/{topic}/jobs/{id}")).is(200)
 }
 
-/// Returns the call of a job's n-th attempt, once its answer has been settled and the lease continues.
+/// Waits until the answer to an attempt is settled, so that the lease continues. Returns the call of this attempt.
 fn answered(http: &mut Http, sink: &Sink, id: &str, attempt: &str) -> ReceivedRequest {
     let call = eventually(10 * SECOND, &format!("attempt {attempt} at {id}"), || {
         let is = |c: &ReceivedRequest| c.header("dq-job-id") == id && c.header("dq-attempt") == attempt;
@@ -79,7 +79,8 @@ fn store(nodes: &[RedisServer]) -> String {
 
 fn settles_later(daemon: &Daemon, sink: &Sink) {
     let mut http = Http::tcp(daemon);
-    // The receiver reports success, without a body or with one, and then reports it again.
+    // The receiver reports success, without a body for the first job and with a body for the second job. Then it sends
+    // the same report again.
     for (id, body) in [("a", Value::Null), ("b/中", json!({"outcome": "ack"}))] {
         add(&mut http, "t", id);
         let shown = id.replace('/', "%2F").replace('中', "%E4%B8%AD");
@@ -97,8 +98,8 @@ fn settles_later(daemon: &Daemon, sink: &Sink) {
         assert_eq!(http.ask("POST", &path, &body).is(200), done, "the answer may have got lost");
         http.ask("POST", &path, &json!({"outcome": "nack"})).is_problem(410, "gone", None);
     }
-    // The receiver reports a failure: the job is tried again as the topic says, and then becomes a dead letter. Each
-    // attempt has its reason.
+    // The receiver reports a failure. The job is tried again as the topic says, and then becomes a dead letter. The log
+    // of attempts has the reason of each failure.
     add(&mut http, "t", "n");
     let first = answered(&mut http, sink, "n", "1");
     let nack = json!({"outcome": "nack", "reason": "no such order"});
@@ -169,7 +170,8 @@ fn a_forged_or_foreign_ticket_fails_and_an_ended_one_is_gone() {
     }
     assert_eq!(job(&mut http, "t", "replaced")["body"], 2, "what replaced it is another job");
     assert_eq!(job(&mut http, "t", "held")["state"], "leased", "nothing of all this has touched it");
-    // The receiver extends the lease, but never for longer than the topic allows. The lease ends if no outcome comes.
+    // The receiver extends the lease, but the lease never gets longer than the topic allows. If no outcome comes, the
+    // lease ends.
     let far = http.ask("POST", &held, &json!({"outcome": "extend", "by": "9h"})).is(200);
     let until = far["until_ms"].as_i64().unwrap() - now_ms();
     assert!((3_500_000..3_600_000).contains(&until), "{far}");
@@ -219,7 +221,7 @@ fn a_job_is_settled_at_another_host_than_the_one_that_called() {
     let (near, far) = (later(), Sink::start());
     let nodes = [RedisServer::start(), RedisServer::start()];
     let one = Daemon::start(&format!("{}{}", topic("t", &near, RETRY), store(&nodes)));
-    // This daemon has the topic under another name, so its consumers leave those jobs alone.
+    // This daemon has no topic `t`, so its consumers do not take the jobs of `t`.
     let other = Daemon::start(&format!("{}{}", topic("u", &far, ""), store(&nodes)));
     let (mut here, mut there) = (Http::tcp(&one), Http::tcp(&other));
     let ids: Vec<String> = (0..6).map(|n| format!("job-{n}")).collect();
@@ -286,7 +288,7 @@ fn the_headers_of_a_job_come_with_each_of_its_callbacks() {
         };
         assert_eq!((call.header("x-tenant"), call.header("traceparent")), expected, "{:?}", call.headers);
     }
-    // The headers are changed, removed, refused.
+    // Headers can be changed and removed. Wrong headers are refused.
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "e", "body": 1, "delay": "1h", "headers": headers}))
         .is(201);
     http.ask("PATCH", "/v1/topics/t/jobs/e", &json!({"headers": {"x-b": "1"}})).is(204);

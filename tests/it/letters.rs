@@ -1,4 +1,4 @@
-//! How much of a node's time dead letters may take: one id may have very many of them.
+//! One id may have very many dead letters. No call about them may take much of a node's time.
 
 use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ fn store_on(server: &RedisServer) -> Box<dyn Store> {
     store_on_all(&[server], 1)
 }
 
-/// Opens the store on these nodes, each with this number of shards.
+/// Opens the store on these nodes, with `shards` shards on each node.
 fn store_on_all(servers: &[&RedisServer], shards: u32) -> Box<dyn Store> {
     let nodes = servers.iter().enumerate();
     let node = |(n, server): (usize, &&RedisServer)| {
@@ -36,7 +36,7 @@ fn store_on_all(servers: &[&RedisServer], shards: u32) -> Box<dyn Store> {
     store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
 }
 
-/// Makes jobs with these ids die, each this many times.
+/// Makes dead letters: `times` letters for each of these ids.
 fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
     let hold = 60 * SECOND;
     let wanted = LeaseRequest {
@@ -112,8 +112,8 @@ impl Monitor<'_> {
         String::from_utf8_lossy(&std::fs::read(self.file.path()).unwrap()).into_owned()
     }
 
-    /// Returns about how many records each call of a script has touched. The number of words of the call's commands
-    /// stands for the number of records.
+    /// Returns for each call of a script about how many records it has touched. (This is the number of words in the
+    /// commands of the script.)
     fn touched(self) -> Vec<usize> {
         self.server.cli(&["echo", "it-is-over"]);
         eventually(60 * SECOND, "the end", || self.text().contains("it-is-over").then_some(()));
@@ -136,7 +136,7 @@ impl Drop for Monitor<'_> {
     }
 }
 
-/// Runs some work, and fails if one of its calls touches too much.
+/// Runs some work, and fails if one of its calls touches more than `MOST` records.
 fn bounded<T>(server: &RedisServer, what: &str, work: impl FnOnce() -> T) -> T {
     let monitor = Monitor::of(server);
     let done = work();
@@ -160,7 +160,7 @@ fn letters_in_the_middle_of_many_are_removed_in_small_calls() {
     assert_eq!(removed, 100);
     assert_eq!(dead(store.as_mut()), left, "the others stay, in their order");
 
-    // If one letter is made ready, the others stay as they are.
+    // If one letter is redriven, the other letters stay as they are.
     let one = left.remove(900);
     let which = DeadLetterSelection::Letters(named(&[one]));
     let moved =
@@ -172,7 +172,8 @@ fn letters_in_the_middle_of_many_are_removed_in_small_calls() {
     assert_eq!(store.delete(std::slice::from_ref(&key)).remove(0), Ok(Deleted::Done));
     assert_eq!(dead(store.as_mut()), left);
 
-    // Some letters here and there, including the first and the last. The one before the last is then the latest.
+    // Some letters at random places are removed, including the first and the last. So another letter becomes the
+    // latest.
     let mut random = fastrand::Rng::with_seed(7);
     for round in 0..6 {
         let last = left.len() - 1;
@@ -235,7 +236,7 @@ fn a_page_of_a_list_asks_each_shard_once() {
             break;
         }
     }
-    // If a shard were asked again for the place where the page ends, other jobs could be there by then.
+    // Each shard is asked only once for the end of a page. At a second call, other jobs could be in this place.
     assert!(scripts() - before <= 2 * pages, "{} calls for {pages} pages", scripts() - before);
     assert_eq!(found.iter().collect::<HashSet<_>>().len(), 300);
     assert_eq!(found.len(), 300);

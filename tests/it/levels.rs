@@ -1,4 +1,4 @@
-//! How safe a change is before it is answered: each level, on real servers, and which servers are refused.
+//! The durability levels on real servers: how safe a change is before it is answered, and which servers are refused.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use store::{Changed, DeadLetterSelection, Lanes, LeaseRequest, Outcome, Settled,
 
 const LIMIT: Duration = SECOND;
 
-/// Returns the settings of a store that shares nothing with any other in this process.
+/// Returns the settings of a store that shares nothing with the other stores of this process.
 fn on(url: &str, durability: Durability, allow_snapshots: bool) -> settings::StoreSettings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -62,7 +62,7 @@ fn has(store: &mut dyn Store, topic: &str, id: &str) -> bool {
     store.get(&key(topic, id)).unwrap().is_some()
 }
 
-/// Returns how often a server was asked to wait.
+/// Returns how often a server was called with `command`: WAIT or WAITAOF.
 fn waits(server: &TcpServer, command: &str) -> u64 {
     let output = server.cli(&["info", "commandstats"]);
     let line = output.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -81,7 +81,8 @@ fn pair() -> (TcpServer, TcpServer) {
     (master, replica)
 }
 
-/// Adds a hundred jobs, changes two, lets one die, redrives it, and removes the rest. Calls `seen` after each part.
+/// Adds a hundred jobs, deletes two, makes one a dead letter, redrives it, and removes the other jobs. Calls `seen`
+/// after each part.
 fn play_all(store: &mut dyn Store, mut seen: impl FnMut(&str)) {
     let jobs: Vec<_> = (0..100).map(|n| job("t", &n.to_string())).collect();
     assert!(store.add(&jobs).iter().all(Result::is_ok));
@@ -113,7 +114,8 @@ fn play_all(store: &mut dyn Store, mut seen: impl FnMut(&str)) {
     seen("purge");
 }
 
-/// Loads all scripts that the tests use into a server. A call with an unknown script is made twice, and waits twice.
+/// Loads all scripts that the tests use into a server. (If the server does not know a script, dq makes the call twice
+/// and waits twice. So the test would count too many waits.)
 fn teach_scripts(server: &TcpServer) {
     play_all(&mut *open(&on(&server.url(), Durability::Memory, false)), |_| {});
 }
@@ -137,7 +139,7 @@ fn a_batch_shares_a_wait_and_settlements_do_not_wait() {
 
 #[test]
 fn a_disk_that_is_too_slow_leaves_the_outcome_unknown() {
-    // The server writes its file, but does not sync it. The system decides when the data reaches the disk.
+    // The server writes its file, but does not sync it. The operating system decides when the data reaches the disk.
     let server = TcpServer::start_valkey(&["--appendfsync", "no"]);
     let proxy = Proxy::as_redis_8(server.address());
     let mut store = open(&on(&format!("redis://{}", proxy.address), Durability::Fsync, false));
@@ -196,7 +198,7 @@ fn what_is_answered_at_replicas_is_there() {
     let there: usize =
         keys.lines().map(|key| replica.cli(&["hlen", key]).trim().parse::<usize>().unwrap()).sum();
     assert_eq!(there, 100);
-    // The replica follows, and hangs.
+    // Now the replica still follows, but it hangs.
     replica.hang(true);
     let error = store.add(&[job("t", "late")]).remove(0).unwrap_err();
     assert_eq!(error.code(), "unknown");
@@ -207,7 +209,7 @@ fn what_is_answered_at_replicas_is_there() {
     assert!(!has(&mut *store, "t", "1"));
     assert_eq!(store.run(&key("t", "2")).unwrap_err().code(), "unknown");
     assert_eq!(store.purge(&name("t"), State::Ready, 10).unwrap_err().code(), "unknown");
-    // The success of an add that changes nothing says that the existing job is safe.
+    // Even an add that changes nothing must wait, because its success says that the existing job is safe.
     let keep = model::job::NewJob { on_conflict: OnConflict::Keep, ..job("t", "late") };
     assert_eq!(added(&mut *store, keep.clone()), "unknown");
     replica.hang(false);
@@ -264,7 +266,8 @@ fn a_server_that_keeps_snapshots_only_is_refused_unless_it_may() {
     assert!(message.contains("store.allow_snapshots = true"), "{message}");
     let mut store = open(&on(&server.url(), Durability::Memory, true));
     assert_eq!(added(&mut *store, job("t", "a")), "new");
-    // Whether snapshots are allowed or not, the change is on no disk.
+    // At the level `fsync`, the server is refused even if snapshots are allowed: it cannot say that a change is on the
+    // disk.
     let mut store = open(&on(&server.url(), Durability::Fsync, true));
     assert_eq!(added(&mut *store, job("t", "a")), "not_durable");
 }

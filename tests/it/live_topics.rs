@@ -1,5 +1,5 @@
 //! Topics that change while the daemon runs. A change in the registry takes effect in all processes within two seconds,
-//! and a database that does not answer changes nothing.
+//! and a database that does not answer has no effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ use nix::sys::signal::Signal;
 use registry::{Expected, Registry, Snapshot, open};
 use serde_json::json;
 
-/// The promised time, and some more because all tests share the machine.
+/// How long a test waits for a change to take effect: the promised time, and some more because all tests share the
+/// machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn name(n: &str) -> TopicName {
@@ -27,7 +28,7 @@ fn calling(n: &str, sink: &Sink) -> Topic {
     Topic::new(name(n), sink.url())
 }
 
-/// Starts a daemon with a registry. Also returns the test's own handle to the registry.
+/// Starts a daemon with a registry. Also returns a handle to the registry for the test.
 fn daemon(server: &MariaDb, more: &str) -> (Daemon, Box<dyn Registry>) {
     if on_redis() {
         let database = server.database();
@@ -39,7 +40,7 @@ fn daemon(server: &MariaDb, more: &str) -> (Daemon, Box<dyn Registry>) {
     (daemon, open(&settings::RegistrySettings::Sqlite { path }).unwrap())
 }
 
-/// Repeats a request until the answer is as it should be. Returns how long that took.
+/// Repeats a request until it gets the expected answer. Returns how long this took.
 fn answers(daemon: &Daemon, request: &serde_json::Value, err: Option<&str>) -> Duration {
     let begun = Instant::now();
     let mut client = daemon.client();
@@ -184,7 +185,7 @@ fn dq_runs_and_starts_without_the_database_and_catches_up_later() {
     println!("back again: {:?}", answers(&daemon, &add("u", "5", 0), None));
     sink.wait_for(5, SOON);
 
-    // A database that hangs has the same effect.
+    // A database that hangs has no effect, too.
     server.hang(true);
     answers(&daemon, &add("u", "6", 0), None);
     sink.wait_for(6, SOON);

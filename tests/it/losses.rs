@@ -1,5 +1,5 @@
-//! What each level loses when a master is killed, loses power, or is replaced by a replica that lags. The figures are
-//! in docs/REDIS.md. `cargo test --test it -- losses --nocapture` prints them.
+//! What is lost at each durability level when a master is killed, loses power, or is replaced by a replica that lags.
+//! The figures are in docs/REDIS.md. `cargo test --test it -- losses --nocapture` prints them.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ enum Fault {
 struct Loss {
     acknowledged: usize,
     unknown: usize,
-    /// Acknowledged, and lost.
+    /// The number of acknowledged adds that were lost.
     lost: usize,
 }
 
@@ -47,8 +47,8 @@ fn jobs(first: usize) -> Vec<NewJob> {
     (first..first + 10).map(|n| new_job("t", &n.to_string(), "1", Due::In(3600 * SECOND))).collect()
 }
 
-/// Adds jobs in groups of ten until it must stop. Returns the numbers of the acknowledged jobs, and how many are
-/// unknown.
+/// Adds jobs in groups of ten until `stops` is set. Returns the numbers of the acknowledged jobs, and how many outcomes
+/// are unknown.
 fn load(store: &mut dyn Store, stops: &AtomicBool) -> (Vec<usize>, usize) {
     let (mut acknowledged, mut unknown) = (Vec::new(), 0);
     for first in (0..).step_by(10) {
@@ -78,12 +78,12 @@ fn appended(server: &TcpServer) -> PathBuf {
     files.into_iter().find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap()
 }
 
-/// Returns how much of the appended data was on the disk at the end, according to the system calls.
+/// Returns how many appended bytes were on the disk at the end, according to the system calls.
 fn synced(calls: &str) -> u64 {
     let (mut written, mut begun, mut synced) = (0_u64, 0, 0);
     for line in calls.lines() {
         let result = line.rsplit_once("= ").and_then(|(_, found)| found.trim().parse::<i64>().ok());
-        // A separate thread syncs: what was written before a sync began is on the disk when it ends.
+        // A separate thread syncs. When a sync ends, the data that was written before this sync began is on the disk.
         match result {
             Some(n) if line.contains("write(") && line.contains(".incr.aof>") => written += n.max(0) as u64,
             Some(0) if line.contains("fdatasync resumed") => synced = begun,
@@ -107,7 +107,7 @@ fn play(level: Durability, fault: Fault) -> Loss {
         (link == "up" && master.info("slave0")?.contains("state=online")).then_some(())
     });
     let mut store = open(&master.url(), level);
-    // After this add, the scripts are loaded, and the server knows the name of its node.
+    // This add loads the scripts, and writes the name of the node to the server.
     assert!(store.add(&jobs(1_000_000)).iter().all(Result::is_ok));
     let before = appended(&master).metadata().unwrap().len();
     let trace = ["-y", "-e", "trace=write,fdatasync"];
@@ -176,7 +176,8 @@ fn what_each_level_loses_when_a_master_fails() {
                 Fault::Promoted => level == Durability::Replicas(1),
             };
             assert!(!keeps_all || lost == 0, "{what}: {level} lost {lost} of {acknowledged}");
-            // The level must lose here what it does not promise. Otherwise the test shows nothing.
+            // A level that does not promise to survive this fault must lose something here. Otherwise the test shows
+            // nothing.
             let is_lag = fault == Fault::Promoted && !keeps_all;
             assert!(!is_lag || lost > 0, "{what}: {level} lost nothing");
         }

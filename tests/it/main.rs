@@ -1,5 +1,5 @@
-//! The tests of the whole daemon, in one executable. Each executable links all of dq, so many of them would take longer
-//! to build than to run.
+//! The tests of the whole daemon, in one executable. Each test executable links all of dq. So many executables would
+//! take longer to build than to run.
 
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The counters: `/metrics` and the statistics of days agree with what a run did, whichever process was killed or
+//! The counters: `/metrics` and the statistics of days agree with the work of a run, even if processes were killed or
 //! replaced.
 
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub fn page(daemon: &Daemon) -> String {
     })
 }
 
-/// Returns the values of the page, by the text before them.
+/// Returns the values of the page, by their names with labels.
 pub fn samples(page: &str) -> BTreeMap<String, f64> {
     let sample = |line: &str| {
         let (name, value) = line.rsplit_once(' ').unwrap();
@@ -72,7 +72,7 @@ fn eventually_says(daemon: &Daemon, what: &str, wanted: &[(&str, f64)]) {
     panic!("{what}: {missed}; log:\n{}", daemon.log());
 }
 
-/// Starts a sink that accepts, fails or refuses as a job's id says, and a daemon that gives a job two attempts.
+/// Starts a sink that accepts, fails or refuses as a job's id says, and a daemon that makes two attempts for a job.
 fn start() -> (Sink, Daemon) {
     start_with("")
 }
@@ -88,7 +88,8 @@ fn start_with(sections: &str) -> (Sink, Daemon) {
     (sink, daemon)
 }
 
-/// Does one round: 20 jobs are accepted, 3 fail twice and die, 2 are refused and die, 3 wait and are deleted.
+/// Plays one round. 20 jobs are accepted. 3 jobs fail twice and become dead letters. 2 jobs are refused and become dead
+/// letters. 3 jobs wait and are deleted.
 fn round(daemon: &Daemon, n: usize) {
     let mut client = daemon.client();
     let mut take = |request: &Value, code: i64| {
@@ -113,7 +114,7 @@ fn round(daemon: &Daemon, n: usize) {
     eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
-/// Checks that the page agrees with this many rounds.
+/// Checks that the page agrees with `rounds` rounds.
 fn agrees(daemon: &Daemon, rounds: usize, what: &str) {
     let n = rounds as f64;
     eventually_says(
@@ -192,7 +193,7 @@ fn a_job_added_after_its_due_time_is_late_from_its_add() {
         let job = json!({"cmd": "add", "topic": "t", "id": id, "body": {}, "run_at": 1_551_398_400_000_i64});
         assert_eq!(client.ask(&job).unwrap()["code"], 1);
     }
-    // A change to a due time in the past means now.
+    // If a change gives a due time in the past, the job is due now.
     assert_eq!(client.ask(&add("t", "a-changed", 3_600_000)).unwrap()["code"], 1);
     let changed = json!({"run_at": 1_551_398_400_000_i64});
     assert_eq!(ask(&daemon, "PATCH /v1/topics/t/jobs/a-changed", &changed).unwrap().0, 204);
@@ -209,7 +210,7 @@ fn a_job_added_after_its_due_time_is_late_from_its_add() {
     assert!(said["dq_schedule_lateness_seconds_sum{topic=\"t\"}"] < 60.0, "{said:?}");
     let buckets = said.keys().filter(|name| name.starts_with("dq_schedule_lateness_seconds_bucket"));
     assert_eq!(buckets.count(), 23, "the bounds that are shown, and +Inf");
-    // The API and `dq status` tell the same.
+    // The API and `dq status` show the same values.
     let (_, _, body) = ask(&daemon, "GET /v1/stats?lateness=true", &Value::Null).unwrap();
     let stats: Value = serde_json::from_str(&body).unwrap();
     let ranges = stats["topics"][0]["lateness"].as_array().unwrap();
@@ -312,7 +313,7 @@ fn daily_statistics_are_correct_although_the_checker_is_killed() {
         daemon.kill_child("dq-redis-checke");
     }
     says(&daemon, 3);
-    // Counts from the last moments of the daemon are stored when it ends, or after its next start.
+    // Counts from the last moments of the daemon are stored when the daemon ends, or after its next start.
     round(&daemon, 3);
     daemon.stop();
     let daemon = Daemon::again(&daemon);
@@ -395,15 +396,16 @@ fn counting_costs_some_nanoseconds_and_no_system_call() {
     count(100_000);
     let each = begun.elapsed() / 100_000;
     println!("{each:?} an addition, with finding its topic among {}", names.len());
-    // The bound is generous: there is no optimisation, and other tests run.
+    // The bound is generous, because the build is not optimised and other tests run.
     assert!(each < Duration::from_micros(200), "{each:?}");
     // SAFETY: the child uses only the counters of this test, and ends without unwinding.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
-            // SAFETY: from here on any system call but read, write and exit kills the child.
+            // SAFETY: the call only changes the child. From here on, all system calls except read, write and exit kill
+            // the child.
             let is_strict = 0 == unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
             count(1_000);
-            // SAFETY: it ends the child's only thread.
+            // SAFETY: the call ends the child's only thread.
             unsafe { libc::syscall(libc::SYS_exit, i32::from(is_strict)) };
             unreachable!()
         }

@@ -1,5 +1,5 @@
-//! `dq move`: afterwards, the other store has everything that the store had, unchanged. This also holds if a move was
-//! killed and run again.
+//! `dq move`: after a move, the new store has everything that the old store had, unchanged. This also holds if a move
+//! was killed and run again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use registry::Expected;
 use serde_json::json;
 use store::{LeaseRequest, LeasedJob, Outcome, Settlement, Store, StoredJob};
 
-/// A folder with two stores, each with a configuration.
+/// A folder with several stores, each with its own configuration.
 struct Stage {
     dir: tempfile::TempDir,
     nodes: Vec<RedisServer>,
@@ -91,7 +91,7 @@ fn words(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
-/// What a store has, in an order that does not depend on the store.
+/// The contents of a store, in an order that does not depend on the store.
 #[derive(Debug, Default, PartialEq)]
 struct Dump {
     jobs: BTreeMap<String, StoredJob>,
@@ -156,7 +156,7 @@ fn settle(store: &mut dyn Store, job: &LeasedJob, outcome: Outcome) {
     store.settle(&[Settlement { key, token, outcome, attempt: Some(attempt) }]).remove(0).unwrap();
 }
 
-/// Fills a store with jobs in all states, with all that a job may have.
+/// Fills a store with jobs in all states. The jobs have everything that a job may have.
 fn fill(store: &mut dyn Store) {
     let with_body = RecordKeeping { with_body: true, ..RecordKeeping::DEFAULT };
     let keeping = [(TopicName::new("b").unwrap(), with_body)];
@@ -194,7 +194,7 @@ fn fill(store: &mut dyn Store) {
         for some in jobs.chunks(100) {
             store.add(some).into_iter().for_each(|added| assert!(added.is_ok()));
         }
-        // Some are delivered, some fail once, some are dead letters, and some of these were dead letters before.
+        // Some jobs are delivered, some fail once, and some become dead letters, a few of them several times.
         for (n, job) in lease(store, topic, 90, Duration::from_secs(60)).iter().enumerate() {
             match n % 3 {
                 0 => settle(store, job, Outcome::Ack),
@@ -227,7 +227,7 @@ fn fill(store: &mut dyn Store) {
     store.pause(&TopicName::new("b").unwrap(), true).unwrap();
 }
 
-/// Returns what a dump is after a move: Redis keeps the last ten records of an id.
+/// Returns the dump that is expected after a move: Redis keeps only the last ten records of an id.
 fn moved(dump: Dump) -> Dump {
     let last = |(id, mut records): (String, Vec<JobRecord>)| {
         records.truncate(10);
@@ -283,7 +283,7 @@ fn all_jobs_move_to_redis_and_back_as_they_were() {
     let mut new = stage.open("new").unwrap();
     compare(&moved(dump(new.as_mut())), &before);
     assert!(stage.open("redis").is_err());
-    // The new store, which has got the jobs, can be used.
+    // The new store can be used.
     let delivered = lease(new.as_mut(), "a", 3, SECOND);
     assert_eq!(delivered.len(), 3);
     delivered.iter().for_each(|job| settle(new.as_mut(), job, Outcome::Ack));
@@ -306,7 +306,7 @@ fn a_move_that_is_killed_goes_on() {
             std::thread::sleep(Duration::from_millis(15 + 20 * kill));
             run.kill().unwrap();
             run.wait().unwrap();
-            // No daemon uses a part of the jobs.
+            // After a kill, no daemon may open a store that has only a part of the jobs.
             if let Err(e) = stage.open(from) {
                 let is_over = e.to_string().contains("were moved");
                 assert!(is_over || e.to_string().contains("being moved"), "{e}");
@@ -391,7 +391,7 @@ fn a_move_is_refused_where_it_could_mix_or_lose_jobs() {
     let lock = host::RunDirLock::take(&stage.dir.path().join("run"), Duration::ZERO).unwrap();
     assert!(refused("old", "new").contains("stop it first"));
     drop(lock);
-    // A child of a daemon whose master was killed may still write.
+    // If the master of a daemon was killed, a child may still write.
     let child = rusqlite::Connection::open(stage.file("old")).unwrap();
     child.query_row("SELECT count(*) FROM job", [], |_| Ok(())).unwrap();
     assert!(refused("old", "new").contains("another process uses"), "{}", refused("old", "new"));
@@ -412,7 +412,7 @@ fn a_topic_of_the_registry_is_not_left_behind() {
     assert!(words(&refused).contains("topic a is in the registry"), "{}", words(&refused));
     assert!(words(&refused).contains("leave registry.url out"), "{}", words(&refused));
     assert!(stage.open("old").is_ok() && stage.open("redis").is_ok(), "nothing was marked");
-    // With the topic in the file, nothing is lost.
+    // If the topic is in the configuration file, nothing is lost, so the move is done.
     stage.write("redis", &format!("{none}[[topic]]\nname = \"a\"\ncallback = \"http://127.0.0.1:9/\"\n"));
     let done = stage.move_jobs("old", "redis", &[]);
     assert!(done.status.success(), "{}", words(&done));

@@ -1,4 +1,4 @@
-//! Which nodes have jobs: nodes are added, emptied, given up, and come back, with `dq nodes` as people use it.
+//! The set of nodes: nodes are added, emptied, given up, and come back, with `dq nodes` as operators use it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -17,11 +17,11 @@ use model::settings;
 use nix::sys::signal::Signal;
 use store::{self, Lanes, LeaseRequest, Outcome, SetChangeRequest, Settled, Settlement, Store};
 
-/// Several nodes. Some of them are in the configuration of a daemon.
+/// Several nodes. A daemon's configuration may name only some of them.
 struct Fleet {
     nodes: Vec<RedisServer>,
     sink: Sink,
-    /// A configuration with all nodes, for commands.
+    /// The folder with the configuration that commands use.
     dir: tempfile::TempDir,
 }
 
@@ -62,7 +62,7 @@ impl Fleet {
         self.nodes[node].cli(&["eval", script, "0"]).trim().parse().unwrap()
     }
 
-    /// Runs the command.
+    /// Runs `dq nodes` with these words. Returns its exit code, and what it wrote to stdout and stderr.
     fn dq(&self, words: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
         command.arg("nodes").args(words).arg("--config").arg(self.dir.path().join("dq.toml"));
@@ -77,8 +77,8 @@ impl Fleet {
         out
     }
 
-    /// Returns the settings of a store on these nodes. Stores with another `pool` (the number of connections) share
-    /// nothing with this one, so each `pool` stands for a process.
+    /// Returns the settings of a store on these nodes. Stores with different values of `pool` (the number of
+    /// connections) share nothing. So each value of `pool` stands for a process.
     fn settings(&self, nodes: &[usize], pool: u32) -> settings::StoreSettings {
         let node = |n: &usize| settings::NodeSettings::server(format!("r{n}"), self.nodes[*n].url(), 2);
         let nodes = nodes.iter().map(node).collect();
@@ -171,7 +171,7 @@ fn an_interrupted_move_is_restarted_and_loses_no_jobs() {
     let fleet = Fleet::start(3);
     let mut store = fleet.store(&[0, 1, 2], 3);
     let ids: Vec<String> = (0..3000).map(|n| n.to_string()).collect();
-    // The first set has three nodes. One of them is emptied, then another one, and then they come back.
+    // The first set has three nodes. One node is emptied, comes back, and then the two other nodes are emptied.
     let jobs: Vec<_> = ids.iter().map(|id| later(id, id)).collect();
     assert!(store.add(&jobs).iter().all(Result::is_ok));
     let changes: [&[&str]; 3] =
@@ -189,7 +189,7 @@ fn an_interrupted_move_is_restarted_and_loses_no_jobs() {
             let _ = child.kill();
             child.wait().unwrap();
         }
-        // An interrupted move is finished. Then the change is made, if it had not begun.
+        // The first command finishes an interrupted move. If the change had not begun, the second command makes it.
         fleet.does(&["move"]);
         fleet.does(words);
         eventually(5 * SECOND, "all of them", || (store.counts().unwrap()[0].delayed == 3000).then_some(()));
@@ -200,7 +200,7 @@ fn an_interrupted_move_is_restarted_and_loses_no_jobs() {
     assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1), fleet.jobs_on(2)), (0, 3000, 0));
 }
 
-/// A leased job keeps its lease, and a replacement that waits keeps its place.
+/// A leased job keeps its lease, and a waiting replacement still waits for the end of the lease.
 #[test]
 fn all_that_is_known_of_a_job_moves_with_it() {
     let fleet = Fleet::start(2);
@@ -234,8 +234,8 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     };
     let dead = letters(store.as_mut());
     assert_eq!(dead.len(), 30);
-    // Leased jobs: some are replaced during the lease. One is retried, with a log of attempts, and has headers and a
-    // limit.
+    // Leased jobs: some are replaced during the lease. One job is retried, with a log of attempts, and has headers and
+    // a limit.
     assert!(store.add(&ids[10..].iter().map(|id| ready(id)).collect::<Vec<_>>()).iter().all(Result::is_ok));
     let mut leased = lease(store.as_mut(), 60);
     assert_eq!(leased.len(), 50);
@@ -250,13 +250,13 @@ fn all_that_is_known_of_a_job_moves_with_it() {
         ids.iter().map(|id| store.records(&key(id)).unwrap()).collect()
     };
     let ended = records(store.as_mut());
-    // Three deaths of each of ten ids, and ten jobs that were replaced.
+    // Each of ten ids has three dead letters, and ten jobs were replaced.
     assert_eq!(ended.iter().flatten().count(), 40);
     fleet.does(&["move", "--add", "r1"]);
     assert!(fleet.jobs_on(1) > 10);
     let mut after = states(both.as_mut());
     for (id, view) in after.iter_mut().filter(|(_, view)| view.state == model::job::State::Leased) {
-        // The time that is left of a lease is copied, so it ends later by the time of the copy.
+        // The move copies the remaining time of a lease. So the lease ends later by the time that the copy takes.
         let (was, is) = (before[id].until_ms.unwrap(), view.until_ms.replace(before[id].until_ms.unwrap()));
         assert!((was..was + 20_000).contains(&is.unwrap()), "{id}: {was} {is:?}");
     }
@@ -265,7 +265,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     let listed = both.list_records(&key("0").topic, None, 100).unwrap().records;
     assert_eq!(listed.len(), 20, "each id once");
     assert_eq!(letters(both.as_mut()), dead);
-    // A caller that does not know of the move and names only one node gets an error. The error names the other node.
+    // A caller with only one node in its configuration gets an error after the move. The error names the other node.
     let lanes = Lanes::new(&fleet.settings(&[0, 1], 4)).unwrap();
     let there = ids.iter().find(|id| lanes.lane_of(&key(id)) == 1).unwrap();
     let refused = store.get(&key(there)).unwrap_err().to_string();
@@ -294,8 +294,8 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     }
 }
 
-/// On all shards of a node, compares the set of ready jobs with the order of those that have a number as their
-/// priority. Returns how many have one, and what is wrong.
+/// On all shards of a node, compares the sorted set of ready jobs with the order of the jobs that have a number as
+/// their priority. Returns how many jobs have a number, and what is wrong.
 fn numbered_on(node: &RedisServer) -> (usize, String) {
     let script = "local n, wrong = 0, '' for _, key in ipairs(redis.call('KEYS', '*:r:t')) do \
                   local order, seen = string.gsub(key, ':r:t$', ':q:t'), {} \
@@ -385,7 +385,7 @@ fn a_lost_node_can_be_forgotten_and_its_jobs_adopted_later() {
         added.iter().all(Result::is_ok).then_some(())
     });
     fleet.nodes[2].start_again();
-    // The node is back, and nobody uses it.
+    // The node is back, but no process uses it.
     for id in &gone {
         assert_eq!(body(store.as_mut(), id), None);
     }
@@ -417,7 +417,7 @@ fn a_process_that_has_not_followed_a_move_sees_no_older_node() {
         let (add, empty) = if ask == "add" { (names, none) } else { (none, names) };
         let ask = SetChangeRequest { add, empty, ..SetChangeRequest::default() };
         mover.redis().unwrap().move_jobs(&ask, |_| {}).unwrap().unwrap();
-        // The states that this process has read may be up to a second old.
+        // The states that this process shows may be up to a second old.
         let states = lanes.nodes();
         assert!(states.iter().all(|node| !node.is_older), "{states:?}");
         assert_eq!(states[2].part.word(), part);
@@ -442,8 +442,8 @@ fn the_alert_of_a_node_ends_when_it_is_forgotten() {
 }
 
 /// The fixture has the data of two nodes under the previous release. There are jobs that were added on the other node
-/// while their home was down, jobs that were on their way home, and jobs that had ended there. Dead letters are where
-/// they died.
+/// while their home was down, jobs that were on their way to their home, and jobs that had ended on the other node.
+/// Dead letters are where they died.
 #[test]
 fn the_first_move_brings_jobs_of_the_old_release_to_their_homes() {
     let fixture: serde_json::Value =
@@ -527,7 +527,7 @@ fn several_nodes_start_together_and_an_unnamed_one_is_reported() {
     assert!(store.add(&ids).iter().all(Result::is_ok));
 }
 
-/// A backup, or a replica that lagged: the node's data is older than the last move.
+/// The data of the node is older than the last move. It comes from a backup, or from a replica that lagged.
 #[test]
 fn a_node_with_older_data_is_not_used_until_a_move_checks_it() {
     let fleet = Fleet::start(2);
@@ -535,7 +535,7 @@ fn a_node_with_older_data_is_not_used_until_a_move_checks_it() {
     let ids: Vec<String> = (0..200).map(|n| n.to_string()).collect();
     fleet.does(&["move", "--empty", "r1"]);
     assert!(store.add(&ids.iter().map(|id| later(id, "1")).collect::<Vec<_>>()).iter().all(Result::is_ok));
-    // A backup of the first node, from before the second one was added.
+    // This is a backup of the first node, before the second node was added.
     let keys = fleet.nodes[0].cli(&["keys", "*"]);
     let mut connection = redis::Client::open(fleet.nodes[0].url()).unwrap().get_connection().unwrap();
     let backup: Vec<(String, Vec<u8>)> = keys
@@ -586,7 +586,7 @@ fn while_jobs_are_moved_nothing_else_is_done_with_them() {
         max_attempts: 9,
     };
     let leased = store.lease(&[wanted()], 9, None).unwrap().jobs.remove(0);
-    // The state that a mover leaves when it dies after it has set its fence.
+    // This is the state that a mover leaves if it dies after it has set its fence.
     let set = fleet.nodes[0].cli(&["--raw", "get", "dq:{r0.0}:set"]);
     let number: u64 = set.split(' ').next().unwrap().parse().unwrap();
     let moving = format!("{} 00000000000000ff r0,r1 {number} r0", number + 1);
@@ -639,7 +639,7 @@ fn what_is_asked_of_nodes_and_cannot_be_is_told() {
     let (code, out, _) = fleet.dq(&["list"]);
     let why = |line: &str| line.starts_with("r1") && line.contains("down") && line.contains("refused");
     assert!(code == Some(1) && out.lines().any(why), "{out}");
-    // Without any answer it is not known which nodes have jobs.
+    // If no node answers, it is not known which nodes have jobs.
     let dead = tempfile::tempdir().unwrap();
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let text = format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{nobody}\"\n");

@@ -1,5 +1,5 @@
 //! Numbers as priorities on Redis: the order of the ready jobs (docs/internals/PRIORITY.md), and what jobs without
-//! numbers cost. A process of the previous release may leave this order with an entry missing or with one too many.
+//! numbers cost. A process of the previous release may leave this order with a missing entry or with a surplus entry.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn lease(store: &mut dyn Store, max: u32) -> Vec<u32> {
     jobs.into_iter().map(|one| one.key.id.as_str().parse().unwrap()).collect()
 }
 
-/// Says what is wrong with the order of the ready jobs of the topic `t`. Empty: nothing.
+/// A script. It returns what is wrong with the order of the ready jobs of the topic `t`. Empty: nothing is wrong.
 const COMPARE: &str = r#"
 local base, seen, wrong = KEYS[1], {}, {}
 local order = redis.call('ZRANGE', base .. 'q:t', 0, -1, 'WITHSCORES')
@@ -89,7 +89,7 @@ fn missing_entries_of_the_order_are_mended() {
     // Now the store is as if the previous release had promoted all jobs.
     server.cli(&["del", ORDER]);
     let first = lease(&mut *store, 10);
-    // (All are due at the same time. The jobs of one answer are sorted.)
+    // (All jobs are due at the same time. The jobs of one answer are sorted.)
     assert_eq!(first, (0..10).rev().collect::<Vec<_>>(), "nothing is known but the due times");
     assert!(number_of(&server, &["zcard", ORDER]) >= 16, "some are mended");
     let mut came = first;
@@ -119,7 +119,7 @@ fn a_missing_entry_comes_although_others_are_before_it() {
         ORDER,
     ]);
     assert_eq!((member.trim(), wrong(&server)), ("1", "missing 500".to_owned()));
-    // One lease also looks at the 15 entries that it does not lease.
+    // A lease also checks 15 entries that it does not lease.
     assert_eq!(lease(&mut *store, 1), [0]);
     assert_eq!(wrong(&server), "");
     assert_eq!(lease(&mut *store, 3), [500, 1, 2]);
@@ -138,7 +138,7 @@ fn surplus_entries_of_the_order_are_dropped() {
     server.cli(&["zadd", READY, "1000", "035"]);
     assert_eq!(wrong(&server).matches("surplus").count(), 31);
     assert_eq!(lease(&mut *store, 2), [30, 31]);
-    // The entry for the new due time was made, and comes before the one for the old due time.
+    // The lease made an entry for the new due time. This entry comes before the entry for the old due time.
     assert_eq!(lease(&mut *store, 4), [32, 33, 34, 35]);
     assert_eq!(wrong(&server), "surplus 035");
     assert_eq!(lease(&mut *store, 1), [36]);
@@ -215,6 +215,6 @@ fn jobs_with_levels_need_no_further_command() {
     assert_eq!(made.values().sum::<u64>(), MADE_BEFORE, "{made:?}");
 }
 
-/// In the release before numbers, the scripts of one round made 74 commands. Three of them are gone since then, because
-/// the scripts now read together with the set of nodes whether bytes are counted.
+/// In the release before numbers, the scripts of one round made 74 commands. Now they make three commands less: one
+/// command reads both the set of nodes and whether bytes are counted.
 const MADE_BEFORE: u64 = 71;

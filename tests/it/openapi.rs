@@ -1,4 +1,4 @@
-//! The document of the API and the API itself must agree. Tools of others, which do not know dq, check this.
+//! The document of the API and the API itself must agree. Independent tools check this. They do not know dq.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -61,8 +61,8 @@ fn the_document_and_the_routes_are_the_same() {
             assert!(done && (problems || id.ends_with("z")), "{id}: {responses:?}");
         }
     }
-    // A route outside the document would not be noticed above. (Routes that only the console uses are no part of the
-    // API, and the stream `/v1/events` never ends.)
+    // The checks above do not notice a route that is missing in the document. (Routes that only the console uses are no
+    // part of the API, and the stream `/v1/events` never ends.)
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/roles/http_server");
     let past: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
@@ -117,7 +117,7 @@ fn the_document_is_valid() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// What is not checked, and why.
+/// The configuration of Schemathesis: which checks are switched off, and why.
 const SCHEMATHESIS: &str = r#"
 # Some requests are refused although their schema allows them: only one of delay and run_at may be given, a duration
 # must be a duration, a range of durations is not a range of texts, an id has at most 256 bytes and not 256 letters, and
@@ -189,7 +189,7 @@ fn generated_requests_are_answered_as_the_document_says() {
     println!("{said}");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(said.contains("No issues found"), "it has looked at something");
-    // The other connection may have been idle for too long.
+    // The earlier connection may have been closed, because it was idle for too long.
     Http::unix(&daemon).get("/readyz").is(200);
     daemon.stop();
 }

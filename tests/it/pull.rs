@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Returns the section of a registry, for daemons that have none by default.
+/// Returns the section of a registry, for daemons that have no registry by default.
 fn registry() -> String {
     match on_redis() {
         true => format!("[registry]\nurl = \"{}\"\n", MariaDb::shared().database().url()),
@@ -42,7 +42,7 @@ fn reserve(http: &mut Http, topic: &str, what: &Value) -> Vec<Value> {
     jobs(http.ask("POST", &format!("/v1/topics/{topic}/reserve"), what))
 }
 
-/// Reserves one job, which must come within some seconds.
+/// Reserves one job. It must come within some seconds.
 fn one(http: &mut Http, topic: &str) -> Value {
     let mut jobs = reserve(http, topic, &json!({"wait": "10s"}));
     assert_eq!(jobs.len(), 1, "{jobs:?}");
@@ -317,7 +317,8 @@ fn a_client_that_goes_away_while_it_waits_takes_no_job() {
                 gone
             })
             .collect();
-        // When this reserve is answered, at least two of those clients wait, because their reserves came before it.
+        // When this reserve is answered, at least two of these clients wait, because their reserves came before this
+        // one.
         assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
         drop(gone);
         put(&mut http, "t", &n.to_string(), &json!({}));
@@ -468,13 +469,13 @@ fn a_token_reserves_the_topics_of_its_scope_alone() {
     ask("/v1/topics/b/jobs/1/ack", json!({"token": "x"})).is_problem(403, "forbidden", None);
 }
 
-/// What an ack was answered with.
+/// The answer to an ack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckAnswer {
     Done,
-    /// The job was not settled by it.
+    /// The ack has not settled the job.
     Refused,
-    /// It may have been settled.
+    /// The ack may have settled the job.
     Unknown,
 }
 
@@ -565,14 +566,15 @@ impl Worker for TcpWorker<'_> {
     }
 }
 
-/// The jobs whose acks were answered, and those whose acks may have been done.
+/// `done`: the jobs with an ack that was answered with success. `unknown`: the jobs with an ack that may have been
+/// done.
 #[derive(Default)]
 struct Acked {
     done: HashSet<String>,
     unknown: HashSet<String>,
 }
 
-/// Works on jobs until it must stop, whatever happens to the daemon.
+/// Works on jobs until `stop` is set, even if processes of the daemon are killed.
 fn work(mut worker: impl Worker, stop: &AtomicBool, acked: &Mutex<Acked>) {
     while !stop.load(Ordering::Relaxed) {
         let Some(got) = worker.reserve() else {
@@ -593,7 +595,7 @@ fn work(mut worker: impl Worker, stop: &AtomicBool, acked: &Mutex<Acked>) {
     }
 }
 
-/// Stops the workers, also if the test fails.
+/// Stops the workers when this value is dropped, also if the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -636,13 +638,13 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
         while acked.lock().is_ok_and(|acked| !is_ended(&acked)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
         }
-        // The test waits for the time of two leases, in which a job that is not settled would come again.
+        // The test waits for the time of two leases. A job that is not settled would come again in this time.
         std::thread::sleep(4 * SECOND);
     });
     let Acked { done, unknown } = acked.into_inner().unwrap();
     let mut client = daemon.client();
     assert_eq!(crate::support::pending(&mut client, "t"), 0);
-    // A job is gone because its ack was answered, or because its ack may have been done: no other job is gone.
+    // A job may be gone only if its ack was answered with success, or may have been done.
     let lost: Vec<_> = added.iter().filter(|id| !done.contains(*id) && !unknown.contains(*id)).collect();
     assert!(lost.is_empty(), "{lost:?}");
     assert!(done.len() > added.len() / 2, "{} of {}", done.len(), added.len());
@@ -656,9 +658,9 @@ pub fn five_thousand() -> usize {
     if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 }
 }
 
-/// Checks that the processes of a daemon use nearly no processor time in four of ten seconds. In the others they may
-/// finish earlier work, or check whether the clients that wait are still there: every ten seconds, for as many seconds
-/// as the clients needed to connect.
+/// Checks that the processes of a daemon use nearly no processor time in four of ten seconds. In the other seconds,
+/// they may finish earlier work, or check whether the waiting clients are still connected. These checks come every ten
+/// seconds, and take as many seconds as the clients needed to connect.
 pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
     let spent = || -> HashMap<String, Duration> {
         let usage = |pid: nix::unistd::Pid| host::usage_of(pid.as_raw()).expect("it runs").cpu;
@@ -684,7 +686,7 @@ fn one_of_five_thousand_waiting_clients_gets_the_job() {
     let mut waiting: Vec<Http> = (0..clients).map(|_| Http::tcp(&daemon)).collect();
     waiting.iter_mut().for_each(|http| begin(http, "t", &json!({"wait": "60s"})));
     let mut client = Http::unix(&daemon);
-    // This reserve came after all the others, so the others wait when it is answered.
+    // This reserve came after all other reserves, so the other clients wait when it is answered.
     let asked = Instant::now();
     assert!(reserve(&mut client, "t", &json!({"wait": "10ms"})).is_empty());
     assert!(asked.elapsed() < 10 * SECOND);
@@ -734,7 +736,7 @@ fn a_command_is_run_for_each_job_and_its_exit_decides() {
     let mut daemon = Daemon::start(&pulled("t", more));
     let mut http = Http::unix(&daemon);
     (0..6).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"tags": ["a"]})));
-    // The command takes longer than the lease, so `dq` extends the lease meanwhile. One job fails.
+    // The command takes longer than the lease, so `dq` extends the lease while the command runs. One job fails.
     let script = "sleep 1.5; cat; echo \" $DQ_TOPIC $DQ_TAGS $DQ_ATTEMPT\"; test $DQ_ID != 3";
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
     command.args(["reserve", "t", "--exec", script, "--workers", "3", "--run-dir"]);
@@ -831,7 +833,7 @@ fn a_worker_that_waits_ends_at_once_and_takes_no_job() {
     let url = format!("http://127.0.0.1:{}", daemon.http);
     for (n, door) in [["--run-dir", &run_dir], ["--url", &url]].iter().enumerate() {
         let mut worker = start_worker("cat", &[door[0], door[1], "--workers", "2"]);
-        // A worker that has done a job waits for the next one.
+        // A worker that has done a job waits for the next job.
         put(&mut http, "t", &format!("first{n}"), &json!({}));
         eventually(20 * SECOND, "the first job", || {
             let records = http.get(&format!("/v1/topics/t/jobs/first{n}/records")).is(200);

@@ -1,5 +1,5 @@
-//! The settings of topics for clients that reserve. They do what KMQueue calls the plain mode and the end of a job's
-//! life. `expire_after` holds for push topics too.
+//! The settings of topics for clients that reserve. Two of them do what KMQueue calls the plain mode and the end of a
+//! job's life. `expire_after` holds for push topics too.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn a_removed_job_is_done_when_it_is_reserved() {
     let kept = records(&mut http, "plain", "1");
     assert_eq!((&kept[0]["outcome"], kept.as_array().unwrap().len()), (&json!("delivered"), 1));
     assert_eq!(kept[0]["log"][0]["answer"], "removed when it was reserved", "{kept}");
-    // The follower of the job is added, and gets a lease of its own. The job itself does not come again.
+    // The follower of the job is added, and gets its own lease. The job itself does not come again.
     let next = reserve(&mut http, "safe", &json!({"wait": "10s"}));
     let left_ms = next[0]["lease_until_ms"].as_i64().unwrap() - now_ms();
     assert!(next[0]["token"].is_string() && (290_000..=300_001).contains(&left_ms), "{next:?}");
@@ -75,7 +75,7 @@ fn a_job_that_expired_is_a_dead_letter_and_no_client_gets_it() {
     assert!((500..=700).contains(&alive_ms), "{shown}");
     assert!(http.get("/v1/topics/t/jobs/never").is(200).get("expires_ms").is_none());
     eventually(10 * SECOND, "the moment", || (now_ms() > expires_ms + 100).then_some(()));
-    // A client that does not wait gets the live jobs behind the expired ones.
+    // Expired jobs come before the live jobs. Even a client that does not wait gets the live jobs.
     let mut found: Vec<String> = Vec::new();
     eventually(20 * SECOND, "the live jobs", || {
         found.extend(ids(&reserve(&mut http, "t", &Value::Null)).into_iter().map(str::to_owned));
@@ -199,8 +199,8 @@ fn a_host_at_its_limit_postpones_no_job_beyond_its_expiry() {
     let daemon = Daemon::start(&(topic("t", &own, &more) + &limit));
     let mut http = Http::unix(&daemon);
     (0..5).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"url": limited.url()})));
-    // When one job has got the permit of this minute, the other jobs could only begin after they have expired. So they
-    // become dead letters.
+    // One job gets the permit of this minute. The other jobs would begin only after they have expired, so they become
+    // dead letters.
     eventually(20 * SECOND, "the dead letters", || {
         let page = http.get("/v1/topics/t/jobs?state=dead").is(200);
         (page["jobs"].as_array().unwrap().len() == 4).then_some(())
@@ -210,7 +210,7 @@ fn a_host_at_its_limit_postpones_no_job_beyond_its_expiry() {
 
 #[test]
 fn a_refused_job_comes_first_where_the_topic_says_so() {
-    // One shard, so that all jobs have one order.
+    // The store has one shard, so that all jobs have one order.
     let server = on_redis().then(RedisServer::start);
     let store = server.as_ref().map_or(String::new(), |server| {
         let url = server.url();

@@ -36,7 +36,7 @@ fn ids(answer: &Value) -> Vec<String> {
     jobs(answer).iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Reserves one job, which must come within some seconds.
+/// Reserves one job. It must come within some seconds.
 fn one(client: &mut TcpClient, topic: &str) -> Value {
     let mut jobs = jobs(&client.ask(&reserve(topic, "10s")).unwrap());
     assert_eq!(jobs.len(), 1, "{jobs:?}");
@@ -109,7 +109,7 @@ fn jobs_are_reserved_and_settled_over_tcp() {
     assert!(nacked.elapsed() >= SECOND);
     assert_eq!(job["attempt"], 2);
     assert_eq!(data(&report(&mut client, &job, "nack", json!({})))["outcome"], "dead");
-    // What is reserved over one port may be reported over the other one.
+    // A client may reserve a job over one port, and report its outcome over the other port.
     data(&client.ask(&add("t", "2", 0)).unwrap());
     let job = one(&mut client, "t");
     let mut http = Http::unix(&daemon);
@@ -140,7 +140,7 @@ fn reports_of_many_jobs_share_transactions() {
         samples(&page(&daemon)).iter().filter(|(name, _)| is_settle(name)).map(|(_, n)| n).sum::<f64>()
     };
     let before = calls();
-    // Reports about one job are carried out in their order, also in one batch with others.
+    // Reports about one job are carried out in their order, also in one batch with other reports.
     let first = &reserved[0];
     let mut requests: Vec<Value> = ["extend", "ack", "ack", "nack"].map(|verb| request(verb, first)).into();
     requests.extend(reserved[1..].iter().map(|job| request("ack", job)));
@@ -182,7 +182,7 @@ fn a_job_has_its_own_time_to_run() {
         jobs(&client.ask(&json!({"cmd": "reserve", "topic": "t", "wait": "9s", "lease": "1h"})).unwrap());
     assert!(left_ms(&job[0]) > 3_000_000, "{job:?}");
     data(&report(&mut client, &job[0], "ack", json!({})));
-    // This job has a long `ttr`. A change of other fields of the job keeps it.
+    // This job has a long `ttr`. A change of other fields of the job keeps this `ttr`.
     let long = json!({"id": "long", "body": 1, "ttr": "2h", "delay": "1h"});
     http.ask("POST", "/v1/topics/t/jobs", &long).is(201);
     http.ask("PATCH", "/v1/topics/t/jobs/long", &json!({"headers": {"x-a": "1"}, "delay": 0})).is(204);
@@ -231,7 +231,7 @@ fn what_cannot_be_reserved_or_reported_is_refused() {
         is_refused(&report(&mut client, &forged, "ack", json!({})), "no_ticket", "");
     }
     is_refused(&report(&mut client, &job, "extend", json!({"lease": "25h"})), "bad_field", "1day");
-    // A frame with a length of 4 digits could not hold each answer.
+    // A frame with a length of 4 digits is too small for some answers.
     let mut digits = TcpClient::connect(daemon.address(), Framing::Digits).unwrap();
     is_refused(&digits.ask(&reserve("t", "0s")).unwrap(), "bad_frame", "4 bytes");
     assert_eq!(data(&report(&mut digits, &job, "ack", json!({})))["outcome"], "done");
@@ -264,7 +264,8 @@ fn a_waiting_reserve_delays_only_answers_behind_it() {
     let (mut worker, mut other) = (daemon.client(), daemon.client());
     let several = json!({"cmd": "reserve", "topics": ["a", "b"], "wait": "30s", "max": 5});
     let ping = json!({"cmd": "ping"});
-    // The add behind the first reserve is carried out at once. The second reserve begins when both are answered.
+    // The add after the first reserve is carried out at once. The second reserve begins when the first reserve and the
+    // add are answered.
     worker.send(&[several.clone(), add("b", "1", 0), several, ping.clone()]).unwrap();
     assert_eq!(ids(&worker.receive().unwrap()), ["1"]);
     assert!(worker.receive().unwrap()["due_ms"].is_i64());
@@ -283,7 +284,7 @@ fn a_tcp_client_that_goes_away_while_it_waits_takes_no_job() {
     let daemon = Daemon::start(&pulled("t", ""));
     let (mut client, mut worker) = (daemon.client(), daemon.client());
     for n in 0..10 {
-        // Some have sent a second reserve, so that their connections are not read.
+        // Some clients have sent a second reserve, so dq does not read from their connections.
         let gone: Vec<TcpClient> = (0..6)
             .map(|i| {
                 let mut gone = daemon.client();
@@ -291,7 +292,7 @@ fn a_tcp_client_that_goes_away_while_it_waits_takes_no_job() {
                 gone
             })
             .collect();
-        // When this reserve is answered, the others wait, because they came before it.
+        // When this reserve is answered, the other clients wait, because their reserves came before it.
         assert!(jobs(&worker.ask(&reserve("t", "20ms")).unwrap()).is_empty());
         drop(gone);
         data(&client.ask(&add("t", &n.to_string(), 0)).unwrap());
@@ -308,7 +309,7 @@ fn a_tcp_client_that_sent_much_more_and_is_gone_takes_no_job() {
     let ping = json!({"cmd": "ping"});
     for (n, more) in [vec![ping; 9000], vec![reserve("t", "60s"); 9000]].into_iter().enumerate() {
         let mut gone = daemon.client();
-        // The server reads only a part of this, so sending it may fail.
+        // The server reads only a part of these requests, so the client may fail to send them.
         let _ = gone.stream.set_write_timeout(Some(SECOND));
         let _ = gone.send(&[vec![reserve("t", "60s")], more].concat());
         drop(gone);
@@ -324,7 +325,7 @@ fn a_rolling_restart_answers_tcp_clients_that_wait() {
     let daemon = Daemon::start(&pulled("t", ""));
     let before = daemon.wait_all_up(SLOTS);
     let mut waiting: Vec<TcpClient> = (0..20).map(|_| daemon.client()).collect();
-    // The second reserve of each goes to the next process with its connection.
+    // The second reserve of each client goes to the next process, together with the connection.
     for client in &mut waiting {
         client.send(&[reserve("t", "60s"), reserve("t", "20s")]).unwrap();
     }
@@ -356,7 +357,8 @@ fn one_of_five_thousand_clients_gets_the_job_over_tcp() {
     let mut waiting: Vec<TcpClient> = (0..clients).map(|_| daemon.client()).collect();
     waiting.iter_mut().for_each(|client| client.send(&[reserve("t", "60s")]).unwrap());
     let mut client = daemon.client();
-    // Clients of a topic are served in the order in which they came. So the others wait when this one is answered.
+    // Clients of a topic are served in the order in which they came. So the other clients wait when this client gets
+    // its answer.
     assert!(jobs(&client.ask(&reserve("t", "10ms")).unwrap()).is_empty());
     costs_nothing_while_clients_wait(&daemon);
     data(&client.ask(&add("t", "1", 0)).unwrap());
@@ -396,7 +398,7 @@ fn a_token_reserves_over_tcp_only_topics_of_its_scope() {
     let (mut client, shown) = (daemon.client(), json!({"cmd": "auth", "token": made["token"]}));
     is_refused(&client.ask(&reserve("a", "0s")).unwrap(), "unauthorized", "token");
     eventually(10 * SECOND, "the token", || (client.ask(&shown).unwrap()["code"] == 1).then_some(()));
-    // An `auth` also holds for a reserve that was sent right behind it.
+    // An `auth` also holds for a reserve that was sent right after it.
     let mut second = daemon.client();
     second.send(&[shown, reserve("a", "0s")]).unwrap();
     assert!((0..2).all(|_| second.receive().unwrap()["code"] == 1));

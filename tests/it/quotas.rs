@@ -10,7 +10,7 @@ fn later(id: usize) -> Value {
     json!({"id": id.to_string(), "body": id, "delay": "1h"})
 }
 
-/// The counts of a topic in `/v1/stats`.
+/// Returns the counts of a topic in `/v1/stats`.
 fn stats(http: &mut Http, topic: &str) -> Value {
     let stats = http.get("/v1/stats").is(200);
     stats["topics"].as_array().unwrap().iter().find(|one| one["topic"] == topic).cloned().unwrap_or_default()
@@ -26,7 +26,7 @@ fn a_use_of_add_rate_is_shown_and_a_person_is_told() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, "add_rate = \"1000/m\""));
     let mut http = Http::tcp(&daemon);
-    // Without an earlier sample, there is no difference.
+    // The used rate is a difference between two samples. So the test waits for the first sample.
     std::thread::sleep(6 * SECOND);
     let jobs: Vec<Value> = (0..900).map(later).collect();
     http.ask("POST", "/v1/topics/t/jobs/batch", &json!({ "jobs": jobs })).is(200);
@@ -44,8 +44,8 @@ fn a_use_of_add_rate_is_shown_and_a_person_is_told() {
 
 #[test]
 fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
-    // If there are several shards, each has a share of the limit. To use up all shares, the test must add many more
-    // jobs than the limit.
+    // If there are several shards, each shard has a share of the limit. To use up all shares, the test must add many
+    // more jobs than the limit.
     let most = if on_redis() { 64 } else { 20 };
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, &format!("max_pending = {most}\nmax_bytes = \"10KiB\"")));
@@ -57,14 +57,14 @@ fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
     assert_eq!((of(201), of(429)), (most, 19 * most), "{answer}");
     let refused = results.iter().position(|one| one["status"] == 429).unwrap();
     assert_eq!(results[refused]["code"], "quota", "{}", results[refused]);
-    // One job, by HTTP and by TCP.
+    // A single add is refused, over HTTP and over TCP.
     let answer = http.ask("POST", "/v1/topics/t/jobs", &later(refused));
     answer.is_problem(429, "quota", None);
     assert_eq!(answer.headers["retry-after"], "10", "{answer:?}");
     let answer = daemon.client().ask(&add("t", &refused.to_string(), 60_000)).unwrap();
     assert_eq!((&answer["code"], &answer["err"]), (&json!(0), &json!("quota")), "{answer}");
     assert!(answer["msg"].as_str().unwrap().contains("max_pending"), "{answer}");
-    // A job that is there may be replaced and changed, but not be made too big.
+    // An existing job may be replaced and changed, but it must not get too big.
     let there = results.iter().position(|one| one["status"] == 201).unwrap();
     http.ask("POST", "/v1/topics/t/jobs", &later(there)).is(200);
     let path = format!("/v1/topics/t/jobs/{there}");
@@ -91,7 +91,7 @@ fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
         http.ask("DELETE", &format!("/v1/topics/t/jobs/{n}"), &Value::Null);
     }
     eventually(15 * SECOND, "no finding", || findings(&daemon).is_empty().then_some(()));
-    // A client over its quota is no failure of the store.
+    // A refusal by a quota is not logged as a failure of the store.
     assert!(!daemon.log().contains("add failed"), "{}", daemon.log());
 }
 

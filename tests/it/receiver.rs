@@ -11,7 +11,7 @@ use cli::HandlerAnswer;
 
 const MODES: [&str; 4] = ["200", "503", "418", "slow"];
 
-/// Adds one job of the first mode, two of the second, and so on, and one job that never gets an answer.
+/// Adds one job of the first mode, two jobs of the second mode, and so on, and one job that never gets an answer.
 fn add_jobs(http: &mut Http) {
     for (n, mode) in MODES.iter().enumerate() {
         for i in 0..=n {
@@ -29,7 +29,8 @@ fn sink() -> Sink {
     })
 }
 
-/// Starts a daemon, and waits until it has its first samples. Later counts are compared with these.
+/// Starts a daemon, and waits until it has its first samples. The health is the difference between later counts and
+/// these samples.
 fn daemon(sink: &Sink) -> Daemon {
     let more = "max_attempts = 1\ntimeout = \"1s\"\nbreaker_failures = 0\n";
     let daemon = Daemon::start(&topic("t", sink, more));
@@ -44,7 +45,7 @@ fn health(http: &mut Http, over: &str) -> Value {
     http.get(&format!("/v1/topics/t/health?over={over}")).is(200)
 }
 
-/// Checks that the health has exactly the attempts of [`add_jobs`], this many times.
+/// Checks that the health has exactly the attempts of [`add_jobs`], `times` times.
 #[track_caller]
 fn has_all(health: &Value, times: u64) {
     let errors = json!([{"failure": "4xx", "attempts": 3 * times}, {"failure": "503", "attempts": 2 * times},
@@ -56,7 +57,7 @@ fn has_all(health: &Value, times: u64) {
     let ranges = health["durations"].as_array().unwrap();
     let all: u64 = ranges.iter().map(|range| range["attempts"].as_u64().unwrap()).sum();
     assert_eq!((all, &ranges.last().unwrap()["up_to_us"]), (11 * times, &Value::Null));
-    // Four of eleven attempts take 0.3 s, and one waits a second for its answer.
+    // Four of eleven attempts take 0.3 s, and one attempt waits a second for its answer.
     let longer_us = |us: u64| -> u64 {
         let later = ranges.iter().filter(|range| range["up_to_us"].as_u64().is_none_or(|up_to| up_to > us));
         later.map(|range| range["attempts"].as_u64().unwrap()).sum()

@@ -36,12 +36,12 @@ fn endings(store: &mut dyn Store, ids: &[String]) -> HashMap<String, Vec<Ending>
 /// compares the records with the answers.
 fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
-    // The jobs that were acknowledged and stay, and the jobs whose deletion was acknowledged.
+    // `added`: the acknowledged jobs that are not deleted. `deleted`: the jobs with an acknowledged deletion.
     let (added, deleted) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut client: Option<TcpClient> = None;
-            // An id is used once, so that it can end only once.
+            // Each id is used once, so that it can have only one ended job.
             for n in 0.. {
                 if stop.load(Ordering::Relaxed) {
                     return;
@@ -60,7 +60,7 @@ fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
                 }
                 let delete = serde_json::json!({"cmd": "del", "topic": "t", "id": id});
                 if is_late {
-                    // A job whose deletion was not answered stays for an hour, or has ended.
+                    // If the deletion was not answered, the job still waits, or was deleted.
                     if ask(&mut client, &delete) {
                         deleted.lock().unwrap().push(id);
                     }

@@ -25,7 +25,7 @@ fn end(http: &mut Http, topic: &str, id: &str, status: u16) {
     eventually(10 * SECOND, "a record", || (count(http) > before).then_some(()));
 }
 
-/// Returns topic and id of all records that a query shows, page by page.
+/// Returns the topic and the id of all records that a query shows, page by page.
 fn listed(http: &mut Http, path: &str) -> Vec<(String, String)> {
     let (mut all, mut cursor) = (Vec::new(), String::new());
     let and = if path.contains('?') { '&' } else { '?' };
@@ -195,7 +195,8 @@ fn records_are_filtered_and_listed_page_by_page() {
         expected.iter().filter(|(topic, id)| picks(topic, id)).cloned().collect()
     };
     let number = |id: &str| id.rsplit('-').next().unwrap().parse::<usize>().unwrap_or(99);
-    // Nodes have clocks of their own, and jobs may end in the same millisecond on both.
+    // On Redis, the order is not checked: each node has its own clock, and jobs may end in the same millisecond on both
+    // nodes.
     let sorted = |mut all: Vec<(String, String)>| {
         if on_redis() {
             all.sort();
@@ -314,7 +315,7 @@ fn records_as_csv_hold_no_formulas() {
     assert_eq!(read.headers["dq-next"], lines.headers["dq-next"]);
 }
 
-/// After a reboot, `run_dir` is empty, so the timer knows the topics of the registry later than those of the file.
+/// After a reboot, `run_dir` is empty, so the timer knows the topics of the registry later than the topics of the file.
 #[test]
 fn a_reboot_leaves_the_records_of_a_registered_topic() {
     if on_redis() {
@@ -416,7 +417,7 @@ fn a_token_sees_the_records_of_its_own_topics_only() {
         assert_eq!((topics, &found["looked_at"]), (seen(&page["records"]), &json!(own.len())));
         assert_eq!(page["next"], Value::Null);
     }
-    // A cursor opens nothing.
+    // A cursor gives no access to other topics.
     let all = root.get("/v1/records?limit=1").is(200);
     let path = format!("/v1/records?cursor={}", all["next"].as_str().unwrap());
     let page = get(&bank, &path).is(200);

@@ -50,8 +50,7 @@ impl Pair {
         self.store_of_another(4)
     }
 
-    /// Opens a store as in another process. A store with another number of connections (`pool`) shares nothing with
-    /// this one.
+    /// Opens a store as in another process. Stores with different numbers of connections (`pool`) share nothing.
     fn store_of_another(&self, pool: u32) -> Box<dyn Store> {
         let mut settings = self.settings.clone();
         if let settings::StoreSettings::Redis(redis) = &mut settings {
@@ -94,7 +93,7 @@ fn a_node_killed_under_load_loses_no_acknowledged_jobs() {
         done.store(true, Ordering::Relaxed);
         adders.join().unwrap()
     });
-    // A job that was leased or in flight when a node died comes when its lease expires.
+    // A job that was leased or in flight when a node died comes again when its lease expires.
     eventually(75 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
         let come = sink.deliveries();
         taken.iter().all(|id| come.contains_key(id)).then_some(())
@@ -108,8 +107,8 @@ fn a_node_killed_under_load_loses_no_acknowledged_jobs() {
     eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
-/// While one node is down for this long, only its share is affected. Adds with their home there are refused. All others
-/// are accepted and come in time, and the node's jobs come after its return.
+/// One node is down for `seconds`. Only the jobs of this node are affected: adds with their home on the node are
+/// refused. All other jobs are accepted, and come in time. The jobs of the node come after its return.
 fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut RedisServer)) {
     let sink = Sink::start();
     let mut pair = Pair::start(&topic("t", &sink, ""));
@@ -141,7 +140,7 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
                     assert_eq!(node, 1, "{answer}");
                     refused += 1;
                 }
-                // A request that was in flight when the node went down.
+                // This request was in flight when the node went down.
                 err => {
                     assert_eq!(err, Some("unknown"), "{answer}");
                     unknown += 1;
@@ -150,7 +149,7 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Only the callers of that node waited for it, and only once.
+    // Only the first requests to the node have an unknown outcome. All later requests are refused.
     let least = seconds as usize * 5;
     assert!(unknown <= 3 && refused > least && added.len() > least, "{unknown}, {refused}, {}", added.len());
     eventually(5 * SECOND, &format!("all of {}; log:\n{}", added.len(), daemon.log()), || {
@@ -172,7 +171,7 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
         (client.ask(&add("t", &id, 0)).unwrap()["code"] == 1).then_some(())
     });
     added.insert(id);
-    // The answer to a lease just before may have been lost. Such a lease expires.
+    // Just before the outage, the answer to a lease call may have been lost. Then its leases expire.
     eventually(40 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     let come = sink.deliveries();
     assert!(added.iter().all(|id| come.get(id).is_some_and(|calls| *calls == 1)), "each once: {come:?}");
@@ -245,7 +244,7 @@ fn the_checker_finds_risks_and_down_nodes_and_reports_their_end() {
     );
     pair.nodes[1].cli(&["flushall"]);
     are(&["node_evicts r0 true", "node_emptied r1 true"]);
-    // Like any process the checker may die. The next one finds the same state.
+    // The checker may die, like any process. The next checker finds the same state.
     daemon.kill_child("dq-redis-checke");
     are(&["node_evicts r0 true"]);
 }
@@ -345,8 +344,8 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
         assert!(cost.0 <= most.0 && cost.1 <= most.1, "{what}: {cost:?} are more than {most:?}");
     };
     let due = model::job::Due::In(Duration::from_millis(1));
-    // There are two shards, and a call has up to 256 jobs. So there are 8 calls, two more that find that the script is
-    // missing, and a few commands in each call.
+    // There are two shards, and a call has up to 256 jobs. So there are 8 calls, and two more calls that find that the
+    // script is missing. Each call runs a few commands.
     counted("add", (100, 10), &mut |s| {
         let jobs: Vec<_> = (0..1000).map(|n| job(n, due)).collect();
         assert!(s.add(&jobs).iter().all(Result::is_ok));
@@ -509,7 +508,7 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
         assert_eq!(clients[of].ask(&add(topics[of], &n.to_string(), 0)).unwrap()["code"], 1);
         sinks[of].wait_for(n / 2 + 1, 5 * SECOND);
     }
-    // Jobs that nobody serves cost little.
+    // Ready jobs of a topic that the daemon does not serve cost little.
     let mut store = pair.store();
     let stray = |n: usize| new_job("v", &n.to_string(), "1", Due::In(Duration::ZERO));
     let jobs: Vec<NewJob> = (0..50).map(stray).collect();
@@ -520,7 +519,7 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
         eventually(60 * SECOND, "some time", || (begun.elapsed() > seconds * SECOND).then_some(()));
         (scripts() - before) as f64 / begun.elapsed().as_secs_f64()
     };
-    // The pauses grow. On a busy machine this takes longer.
+    // The pauses between the calls grow. On a busy machine, it takes longer until they are long enough.
     let each_second = (0..5).map(|_| calls_in(5)).find(|each_second| *each_second < 200.0);
     assert!(each_second.is_some(), "200 or more a second");
 }
@@ -565,7 +564,7 @@ fn bells_rest_while_a_server_refuses_them() {
     let (before, begun) = (refused(), Instant::now());
     eventually(20 * SECOND, "two seconds", || (begun.elapsed() > 2 * SECOND).then_some(()));
     let each_second = (refused() - before) as f64 / begun.elapsed().as_secs_f64();
-    // There are three bells with two shards each, and each is asked twice a second.
+    // There are three bells with two shards each, and each shard is asked twice a second.
     assert!(each_second < 30.0, "{each_second} a second");
     let number = daemon.log().lines().filter(|l| l.contains("node r1 is down")).count();
     assert!(number < 12, "{number} times in {}", daemon.log());

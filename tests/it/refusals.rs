@@ -12,10 +12,10 @@ use nix::sys::signal::Signal;
 /// How often each refused request is sent.
 const REQUESTS: usize = 2000;
 
-/// How much the log may grow for all of them, in bytes: a line or two for each process.
+/// How much the log may grow for all refused requests, in bytes: a line or two for each process.
 const GROWTH: usize = 4096;
 
-/// Sends requests that are refused: paths of 60 kB, some of which look like tickets, and a body that is not JSON.
+/// Sends requests that are refused: paths of 60 kB (some of them look like tickets), and a body that is not JSON.
 fn attack_http(http: &mut Http) {
     let long = "a".repeat(60_000);
     let (console, ticket) = (format!("/console/{long}"), format!("/{long}/v1/ack/x"));
@@ -99,7 +99,7 @@ fn refused_requests_have_one_line_and_then_one_a_minute() {
     );
     assert!(first.iter().any(|line| line.contains("refused a request from user ")), "{first:#?}");
 
-    // Each process reports the number when the minute is over.
+    // Each process reports the number of refusals when the minute is over.
     let user = format!("dq-http-server user {}", nix::unistd::geteuid());
     let of_all = ["dq-http-server 127.0.0.1", "dq-server 127.0.0.1", &user];
     let expected: BTreeMap<String, u64> = of_all.map(|of| (of.to_owned(), REQUESTS as u64)).into();
@@ -133,7 +133,7 @@ fn refused_requests_without_a_token_are_only_counted() {
         403
     );
     assert!(lines_after(&daemon, before).iter().all(|line| line.contains(" in the last ")));
-    // A refusal with a token gets no log line of its own, either. Later refusals are still counted.
+    // The first refusal with a valid token gets its own log line. Later refusals are only counted.
     attack_tcp(&daemon, Some(&token));
     attack_tcp(&daemon, None);
     is_small(&daemon, before);

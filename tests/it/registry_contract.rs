@@ -142,7 +142,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
     });
 }
 
-/// Returns a token with this name, whose secret consists of this byte.
+/// Returns a token with this name. All bytes of its secret are `random`.
 fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
@@ -270,7 +270,7 @@ fn a_copy_has_all_and_replaces_what_differs_only_if_asked() {
         let again = registry::copy(source.as_mut(), other.as_mut(), false).unwrap();
         assert_eq!(again, CopySummary::default());
         assert_eq!(registry::copy(other.as_mut(), source.as_mut(), false).unwrap(), again);
-        // A copy back into the first registry, from which some entries were deleted.
+        // Some entries of the first registry are deleted. A copy in the other direction brings them back.
         source.delete(&name("full"), Expected::Any).unwrap();
         source.delete_token(&TokenName::new("shop").unwrap()).unwrap();
         let copied = registry::copy(other.as_mut(), source.as_mut(), false).unwrap();
@@ -508,7 +508,7 @@ fn a_row_of_sqlite_that_is_no_topic_is_told_and_harms_no_other() {
         assert!(problems.iter().any(|t| t.contains(hint)), "{hint}: {problems:?}");
     }
     assert!(matches!(registry.get(&name("no-url")), Err(RegistryError::Unusable(_))));
-    // Such a topic can be repaired, and removed.
+    // An unusable topic can be repaired or removed.
     registry.put(&topic("no-url"), Expected::Any).unwrap();
     registry.delete(&name("odd"), Expected::Any).unwrap();
     assert_eq!(names(registry.as_mut()), ["good", "no-url"]);
@@ -624,7 +624,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         console.query_drop("UPDATE dq_topic SET status = 2 WHERE topic = 'by_console'").unwrap();
         changed(registry.as_mut());
         assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, TopicStatus::Offline);
-        // An invalid flag holds the topic, and the listing reports it.
+        // If its flag is invalid, the topic is held, and the listing reports the topic.
         console
             .query_drop(
                 "UPDATE dq_topic SET re_notify_flag = 'system({res.code})' WHERE topic = 'by_console'",
@@ -650,7 +650,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
             .unwrap();
         assert_eq!(revision, registry.revision().unwrap());
 
-        // Settings of dq that the console does not know survive what the console does.
+        // Settings of dq that the console does not know survive changes by the console.
         let mine = Topic { name: name("full2"), ..full() };
         let written = registry.put(&mine, Expected::Absent).unwrap();
         console.query_drop("UPDATE dq_topic SET t_name = 'x', delay = 2 WHERE topic = 'full2'").unwrap();
@@ -668,7 +668,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
             .unwrap();
         assert_eq!(shown, Some(("a@example.com,b@example.com".into(), 2, "POST".into(), 1)));
 
-        // A duplicate row does not appear when the first one is removed.
+        // A duplicate row of a topic does not appear when the first row is removed.
         registry.delete(&name("order_close"), Expected::Any).unwrap();
         assert!(registry.get(&name("order_close")).unwrap().is_none());
         drop(registry);
@@ -753,7 +753,7 @@ fn repair(table: &str, column: &str) -> String {
 fn texts_that_came_over_latin1_connections_are_read_right() {
     let database = MariaDb::shared().database_of("CHARACTER SET utf8");
     load(&database, &["old.sql"]);
-    // A connection on which nobody has named the character set, where the server's default is latin1.
+    // This is like a connection without `SET NAMES`, on a server with the default latin1.
     let mut php = database.console();
     php.query_drop("SET NAMES latin1").unwrap();
     php.query_drop(
@@ -788,7 +788,7 @@ fn texts_that_came_over_latin1_connections_are_read_right() {
         "others are as they were"
     );
 
-    // The PHP console reads over latin1 what dq has written, also in a column that had ASCII alone.
+    // The PHP console reads over latin1 what dq has written, also in a column that had only ASCII characters.
     topic.title = "新的名杏が".into();
     topic.alert = vec!["王 <c@example.com>".into()];
     topic.re_notify_flag = "{res.msg} == '等'".into();
@@ -797,14 +797,14 @@ fn texts_that_came_over_latin1_connections_are_read_right() {
     let shown = ("新的名杏が", "张三 – é", "王 <c@example.com>", "{res.msg} == '等'");
     let shown = (shown.0.to_owned(), shown.1.to_owned(), shown.2.to_owned(), shown.3.to_owned());
     assert_eq!(over(&mut php), shown);
-    // An encoded text needs more characters.
+    // An encoded text has more characters, so this title is too long.
     topic.title = "中".repeat(400);
     assert!(
         matches!(registry.put(&topic, Expected::Any), Err(RegistryError::InvalidTopic(e)) if e.field == "title")
     );
     topic.title = "新的名杏が".into();
 
-    // The repair changes what is encoded twice, and nothing else. It may be repeated.
+    // The repair changes only texts that are encoded twice. It may be repeated.
     let mut console = database.console();
     console.query_drop("SET SESSION sql_mode = ''").unwrap();
     console.query_drop("UPDATE dq_topic SET createor = 'Zoë' WHERE topic = 'order_openvip_checker'").unwrap();
@@ -928,7 +928,7 @@ fn what_pages_say_is_carried_once_whoever_carries_it_again() {
         assert_eq!(statistics.0[&MetricSubject::Node("r1".into())].0.written, 4);
         let (_, days) = &b.statistics("2026-11-22").unwrap().0[&MetricSubject::Topic("t".into())];
         assert_eq!(days.len(), 1);
-        // A page with another number is a new page, whose sums begin at 0.
+        // A page with another number is a new page. Its sums begin at 0.
         assert_eq!(a.carry("2026-11-22", &[page(2, &[topic_sums("t", 1, 0)])]).unwrap(), 1);
         assert_eq!(a.statistics("9").unwrap().0[&MetricSubject::Topic("t".into())].0.written, 36);
         // There are so many sums that they need several statements.
@@ -966,7 +966,7 @@ fn the_php_console_finds_its_numbers_where_it_looks_for_them() {
             ("1:tn:20261121", 5),
             ("1:total_del", 1),
             ("1:total_notfiy", 5),
-            // It was 7 before.
+            // This number was 7 before.
             ("1:total_write", 16),
             ("1:tw:20261121", 9),
             ("redis:1:dq_del_total_nums", 1),

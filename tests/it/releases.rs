@@ -1,5 +1,5 @@
-//! What a release left on disk, in Redis and in a database is read by this release: tests/fixtures has one folder for
-//! each release. And two releases work beside each other on one store.
+//! This release reads what earlier releases left on disk, in Redis and in a database. tests/fixtures has one folder for
+//! each release. Also, two releases work beside each other on one store.
 
 mod beside;
 mod fixture;
@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use fixture::Kind;
 use life::Life;
 
-/// The newest fixture is that of this version.
+/// The newest fixture is the fixture of this version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The folders of all releases that have one.
+/// Returns the folders of all releases that have a fixture.
 fn releases() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).collect();
     found.sort();
@@ -26,7 +26,8 @@ fn releases() -> Vec<PathBuf> {
     found
 }
 
-/// Opens what each release left in this kind of installation, and finishes all that waits there.
+/// Starts this release in the installations of this kind that earlier releases left, and finishes all jobs that wait
+/// there.
 fn continues(kind: Kind) {
     for release in releases() {
         println!("from {}, {}", release.display(), kind.name());
@@ -58,7 +59,7 @@ fn this_release_restores_each_backup() {
 }
 
 /// If this fails, the format of stored data has changed. `make fixtures` writes the fixture of the version in
-/// Cargo.toml anew. (A version that is released keeps its fixture: the next release has a number of its own.)
+/// Cargo.toml again. (A released version keeps its fixture, because the next release has its own number.)
 #[test]
 fn a_changed_format_has_a_fixture() {
     for kind in Kind::ALL {

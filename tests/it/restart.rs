@@ -16,9 +16,9 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use protocol::dq::Framing;
 
-/// Clients that add about 2,000 jobs a second until they must stop. Half of them open a connection for each call, as
-/// the Java client does. The others keep their connections, pipeline, and cut frames in two. Each add must be answered
-/// with success.
+/// Clients that add about 2,000 jobs a second until `stop` is set. Half of them open a connection for each call, as the
+/// Java client does. The other clients keep their connections, do not wait for each answer, and send frames in two
+/// parts. Each add must be answered with success.
 struct Load<'a> {
     daemon: &'a Daemon,
     stop: &'a AtomicBool,
@@ -91,7 +91,7 @@ fn restarts_under_heavy_adds_lose_nothing_and_refuse_nobody() {
     let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
     let load = Load { daemon: &daemon, stop: &stop, added: &added };
     std::thread::scope(|scope| {
-        // Whatever fails below, the clients end.
+        // If an assertion below fails, the clients end, too.
         let _stop = Stop(&stop);
         load.start(scope);
         // Three USR2 in a row, each after the previous restart, with one HUP between them.
@@ -101,7 +101,8 @@ fn restarts_under_heavy_adds_lose_nothing_and_refuse_nobody() {
             daemon.signal(signal);
             all_new(&daemon, &before);
         }
-        // And three close together: the second and the third lead to one more restart after the first.
+        // Then three signals close together: the second and the third signal lead to one more restart after the first
+        // restart.
         let before = daemon.wait_all_up(SLOTS);
         for pause_ms in [5, 5, 0] {
             daemon.signal(Signal::SIGUSR2);
@@ -249,7 +250,8 @@ fn endless(dir: &Path) -> std::path::PathBuf {
 fn a_kept_connection_survives_restarts_with_its_pending_data() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
-    // A client that has sent nothing yet, one with half a frame, one that has not read its answers.
+    // A client that has sent nothing yet, a client that has sent half a frame, and a client that has not read its
+    // answers.
     let mut silent = daemon.client();
     let mut half = daemon.client();
     let bytes = br#"0014{"cmd":"ping"}"#;
@@ -278,7 +280,7 @@ fn a_connection_with_a_large_frame_in_hand_is_passed_on_as_well() {
     let mut clients: Vec<TcpClient> = (0..4).map(|_| daemon.client()).collect();
     let body = "x".repeat(900_000);
     for round in 0..3 {
-        // Some bytes have arrived when the next dq-server takes over. The rest comes after that.
+        // Some bytes of each frame arrive before the next dq-server takes over. The other bytes arrive later.
         let frames: Vec<Vec<u8>> = (0..clients.len())
             .map(|c| {
                 let id = format!("{round}-{c}");
@@ -311,7 +313,7 @@ fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
         assert_eq!(client.ask(&serde_json::json!({"cmd": "ping"})).unwrap()["code"], 1);
     }
     let before = daemon.wait_all_up(SLOTS);
-    // The old server gets a SIGSTOP, and continues only when the new one has little room left.
+    // The old server is stopped. It continues only when the new server has room for few connections.
     let old = before["dq-server"];
     nix::sys::signal::kill(old, Signal::SIGSTOP).unwrap();
     daemon.signal(Signal::SIGHUP);
@@ -332,7 +334,7 @@ fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
         client.send(std::slice::from_ref(request)).unwrap();
     }
     nix::sys::signal::kill(old, Signal::SIGCONT).unwrap();
-    // Each request is answered once, by the old server or by the new one.
+    // Each request is answered once, by the old server or by the new server.
     for client in &mut clients {
         assert_eq!(client.receive().unwrap()["code"], 1, "{}", daemon.log());
     }
@@ -396,7 +398,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     let sink = Sink::start();
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let program = dir.path().join("dq-master");
-    // A file that is being written cannot be executed. The new one gets its name when it is complete.
+    // A file that is being written cannot be executed. So the new file gets its name when it is complete.
     let install = |from: &Path| {
         let draft = dir.path().join("draft");
         std::fs::copy(from, &draft).unwrap();
@@ -417,7 +419,8 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     daemon.wait_ready();
     let before = daemon.wait_all_up(SLOTS);
     let master = daemon.pid();
-    // A program that refuses, one that accepts everything, one that cannot be executed, one that does not end.
+    // Four bad executables: a program that refuses, a program that accepts everything, a file that cannot be executed,
+    // and a program that does not end.
     let script = |name: &str, text: &str| {
         let path = dir.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -468,7 +471,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     sink.wait_for(1, 5 * SECOND);
 }
 
-/// A release whose dq-master contained all of dq is replaced by one whose dq-master executes the dq beside it.
+/// In the old release, dq-master contained all of dq. In the new release, dq-master executes the `dq` beside it.
 #[test]
 fn usr2_goes_over_to_the_dq_beside_a_new_dq_master() {
     // Without a fault, `faulty` works like a dq-master of the previous release.
@@ -508,7 +511,8 @@ fn usr2_goes_over_to_the_dq_beside_a_new_dq_master() {
     }
 }
 
-/// With such files, the daemon would continue after an upgrade, but its next start would fail.
+/// If the new `dq` works but the new dq-master does not, the daemon would continue after an upgrade, but its next start
+/// would fail.
 #[test]
 fn usr2_refuses_a_new_dq_whose_dq_master_does_not_work() {
     let (dir, port, http) = (Arc::new(tempfile::tempdir().unwrap()), free_port(), free_port());
@@ -637,8 +641,8 @@ fn a_faulty_image_is_given_up_and_a_later_good_one_is_used() {
     sink.wait_for(2 * faults.len() + 1, 10 * SECOND);
 }
 
-/// Checks what must hold whichever process died in an upgrade: one set of children under one master, no other process
-/// left, every accepted job delivered, and no socket left at the end.
+/// Checks what must hold after a process has died in an upgrade: there is one set of children under one master, no
+/// other process is left, every accepted job is delivered, and no socket is left at the end.
 fn all_is_well(daemon: &mut Daemon, sink: &Sink, taken: usize, story: &str) {
     let children = daemon.wait_all_up(SLOTS);
     eventually(30 * SECOND, &format!("no orphan: {story}; log:\n{}", daemon.log()), || {
@@ -665,7 +669,8 @@ fn all_is_well(daemon: &mut Daemon, sink: &Sink, taken: usize, story: &str) {
     }
 }
 
-/// Adds jobs from a client that reconnects whenever it must, until it must stop. Returns how many jobs were accepted.
+/// Adds jobs until `stop` is set. The client reconnects when its connection breaks. Returns how many jobs were
+/// accepted.
 fn add_through_it_all(address: std::net::SocketAddr, stop: &AtomicBool) -> usize {
     let (mut taken, mut client) = (0, None);
     while !stop.load(Ordering::Relaxed) {
@@ -723,8 +728,7 @@ fn a_master_killed_during_an_upgrade_leaves_a_working_one() {
             old.signal(Signal::SIGUSR2);
             traced.run(Some(at));
             let mut new = Daemon::again(&old);
-            // When the new daemon is ready, the jobs that the old one had in flight have arrived, and further ones,
-            // too.
+            // When the new daemon is ready, the client stops. All jobs that it has added must be delivered.
             new.wait_ready();
             stop.store(true, Ordering::Relaxed);
             let taken = adding.join().unwrap();
@@ -766,7 +770,7 @@ fn children_that_are_killed_during_an_upgrade_cost_nothing() {
             stop.store(true, Ordering::Relaxed);
             adding.join().unwrap()
         });
-        // Whatever the outcome was, an upgrade to a good image works now.
+        // After each outcome, an upgrade to a good image works.
         let now = daemon.wait_all_up(SLOTS);
         daemon.signal(Signal::SIGUSR2);
         all_new(&daemon, &now);

@@ -68,7 +68,7 @@ fn an_old_secret_signs_for_the_stated_time_and_then_ends() {
         (shown["secrets"] == 1).then_some(shown)
     });
     assert_eq!(shown["old_secrets_until"], Value::Null);
-    // The timestamps of signatures are in whole seconds.
+    // The timestamps of signatures are in whole seconds, so the old secret may still sign for a moment.
     eventually(5 * SECOND, "one signature", || {
         n += 1;
         (signers(&daemon, &sink, &format!("one-{n}"), &secrets) == [new.as_str()]).then_some(())
@@ -113,7 +113,7 @@ fn a_rotation_that_is_sent_again_gives_the_same_secret() {
     let rotated = [again(&mut root), again(&mut root)];
     assert_eq!(rotated[0], rotated[1]);
     assert_eq!(http.get("/v1/topics/t").is(200)["secrets"], 2);
-    // Clients without a token may be different ones. None gets the secret of another.
+    // Clients without a token may be different clients. So no client gets the secret of another client.
     let rotated = [again(&mut http), again(&mut http)];
     assert_ne!(rotated[0]["secret"], rotated[1]["secret"]);
     assert_eq!(http.get("/v1/topics/t").is(200)["secrets"], 4);

@@ -13,10 +13,10 @@ use model::rendezvous;
 use model::settings::{self, NodeAddress, NodeSettings};
 use store::{BellKind, Result, Store, StoreError, hang_bell};
 
-/// The time limit of each step, whatever else the machine does.
+/// The time limit of each step. It is long, because the machine may have other work.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns the settings of a store that shares nothing with any other in this process.
+/// Returns the settings of a store that shares nothing with the other stores of this process.
 fn on(node: NodeSettings) -> settings::StoreSettings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -55,7 +55,7 @@ fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end
     assert_eq!(error.code(), code, "{word}: {error}");
     if matches!(error, StoreError::NodeDown(_)) {
         assert!(error.to_string().contains(word), "{error}");
-        // After a refusal the server is left alone for a moment.
+        // After a refusal, dq sends nothing to the server for a moment.
         assert!(add(&mut *store, "while").unwrap_err().to_string().contains("a moment ago"), "{word}");
     }
     end();
@@ -121,7 +121,7 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
 #[test]
 fn a_server_that_loads_its_data_is_away_until_it_has_them() {
     let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
-    // It is slow only with a snapshot.
+    // The server is slow only when it loads a snapshot.
     let server = TcpServer::start(&[&slow[..], &["--appendonly", "no"]].concat());
     let mut store = open(&on(NodeSettings::server("r", server.url(), 2)));
     assert_eq!(add(&mut *store, "before"), Ok("new"));
@@ -147,7 +147,7 @@ fn a_bell_works_again_after_its_server_was_a_replica() {
     server.cli(&["replicaof", "127.0.0.1", "1"]);
     server.cli(&["replicaof", "no", "one"]);
     eventually(SOON, "an add", || add(&mut *store, "i").ok());
-    // The listener has started again, and has looked for jobs.
+    // When the bell is quiet, its listener has started again and has looked for jobs.
     let mut quiet = 0;
     eventually(SOON, "a quiet bell", || {
         quiet = if bell.answer().unwrap() { 0 } else { quiet + 1 };
@@ -203,7 +203,7 @@ fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
         })
     };
     let soon = |ms| Instant::now() + Duration::from_millis(ms);
-    // After this there are many idle connections.
+    // After these adds, there are many idle connections.
     assert!(!run("before", soon(300)).is_empty());
     let used = Instant::now();
     group.servers[0].hang(true);
@@ -242,7 +242,7 @@ impl OnCluster {
         self.slot_by(&self.cluster.servers[0], id)
     }
 
-    /// Returns the slot of a job's shard. Asks this server for it.
+    /// Asks this server for the slot of a job's shard.
     fn slot_by(&self, server: &TcpServer, id: &str) -> u16 {
         let shard = rendezvous::first_of(SHARDS, &[b"t", id.as_bytes()]);
         let base = format!("{}:{{c.{shard}}}:", self.prefix);
@@ -299,7 +299,7 @@ fn a_moving_slot_blocks_only_its_shard_and_splits_nothing() {
     keys[keys.len() / 2..].iter().for_each(move_key);
     set(to, &["node", &to_id]);
     set(from, &["node", &to_id]);
-    // The call that gets MOVED follows it.
+    // When a call gets the answer MOVED, the store makes the call again at the new server.
     assert_eq!(add(&mut *store, &ids[0]), Ok("replaced"));
     assert_eq!(on.keys(from, slot), Vec::<String>::new());
     let all = store.counts().unwrap();
@@ -318,7 +318,7 @@ fn a_cluster_keeps_its_shard_count_whichever_master_is_away() {
     };
     let shard_0 = format!("{}:{{c.0}}:", on.prefix);
     let slot: usize = on.cluster.servers[0].cli(&["cluster", "keyslot", &shard_0]).trim().parse().unwrap();
-    // The server with the first shard is down, and no other takes over. The others know this as well.
+    // The server with the first shard hangs, and its replica is dead. So no other server takes over.
     let lost = &on.cluster.servers[(slot / 5461).min(2)];
     on.cluster.replica_of(lost).kill();
     lost.hang(true);
@@ -336,7 +336,7 @@ fn a_cluster_keeps_its_shard_count_whichever_master_is_away() {
 /// `cargo test --test it bells -- --nocapture` shows how many threads a bell needs, and how much memory they take.
 #[test]
 fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
-    // Other tests take memory of this process, too. So the test runs once more, alone in a process of its own.
+    // Other tests use memory of this process, too. So the test starts itself again, alone in its own process.
     const ALONE: &str = "TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let name = "servers::the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else";
@@ -350,7 +350,7 @@ fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
         );
         return;
     }
-    // The processes of the daemon do this too.
+    // The processes of the daemon use small pages, too.
     host::use_small_pages();
     let on = OnCluster::start();
     let mut store = open(&on.settings);
@@ -405,8 +405,7 @@ fn a_tls_server_is_trusted_only_by_its_certificate() {
     let mut store = with(Some(read("ca.pem")), own());
     assert_eq!(add(&mut *store, "i"), Ok("new"));
     assert_eq!(store.counts().unwrap()[0].delayed, 1);
-    // The server wants a client certificate, and the system's list has no authority that has signed the server's
-    // certificate.
+    // The server requires a client certificate. Its own certificate is signed by a CA that the system does not know.
     for (ca, own) in [(Some(read("ca.pem")), None), (None, own()), (Some(read("other.pem")), own())] {
         let mut store = with(ca, own);
         eventually(SOON, "a refusal that says why", || {

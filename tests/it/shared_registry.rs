@@ -34,7 +34,7 @@ impl Nodes {
         ["a", "b", "c"][node]
     }
 
-    /// The settings of a process: processes with another `pool` share nothing.
+    /// Returns the settings of a process. Processes with different values of `pool` share nothing.
     fn settings_of(&self, nodes: &[usize], pool: u32) -> RedisSettings {
         let node = |n: &usize| NodeSettings::server(Nodes::name(*n), self.servers[*n].url(), 2);
         RedisSettings::of_nodes("dq", SECOND, pool, nodes.iter().map(node).collect())
@@ -53,7 +53,7 @@ impl Nodes {
         Ok(found.map_or("none".to_owned(), |registry| registry.node().to_owned()))
     }
 
-    /// The configuration of a daemon on these nodes.
+    /// Returns the configuration of a daemon on these nodes.
     fn config(&self) -> String {
         let section = |(n, server): (usize, &RedisServer)| {
             format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", Nodes::name(n), server.url())
@@ -157,7 +157,7 @@ fn a_registry_that_was_lost_is_not_made_empty() {
         why.contains("on node a, and that node has lost it") && why.contains("dq registry rebuild"),
         "{why}"
     );
-    // A configuration without that node is refused as well.
+    // A configuration without the node of the registry is refused as well.
     let alone = RegistrySettings::Store(nodes.settings_of(&[1], 4));
     let why = error(open(&alone));
     assert!(why.contains("does not name that node"), "{why}");
@@ -207,7 +207,7 @@ fn a_move_that_was_killed_is_finished_or_taken_back() {
     nodes.write_config();
     let folder = nodes.dir.path();
 
-    // After step 1.
+    // The move was killed after step 1.
     nodes.servers[0].cli(&["HSET", a, "moves_to", "b"]);
     let why = registry.put(&topic("u"), Expected::Any).unwrap_err().to_string();
     assert!(why.contains("being moved from node a to node b: dq registry move b"), "{why}");
@@ -228,13 +228,13 @@ fn a_move_that_was_killed_is_finished_or_taken_back() {
     );
     assert_eq!(nodes.open(3).unwrap().audit(None, 9).unwrap(), []);
 
-    // The move was killed after step 3. What is left on the first node is not read, and is removed.
+    // The move was killed after step 3. The old data on the first node is not read, and is removed.
     nodes.servers[0].cli(&["HSET", a, "version", "1", "moves_to", "b", "topic:old", "1 {}"]);
     assert_eq!(names(nodes.open(4).unwrap().as_mut()), ["t", "u"]);
     does(folder, &["registry", "move", "b"]);
     assert_eq!(nodes.servers[0].cli(&["EXISTS", a]).trim(), "0");
 
-    // Two registries: none is used.
+    // If there are two registries, none of them is used.
     nodes.servers[0].cli(&["HSET", a, "version", "1"]);
     let why = error(nodes.open(5));
     assert!(why.contains(a) && why.contains(b), "{why}");
@@ -253,7 +253,7 @@ fn daemons_share_a_registry_and_it_is_rebuilt_after_a_loss() {
     }
     sink.wait_for(2, 20 * SECOND);
 
-    // The node of the registry loses its data. Both hosts go on with what they know.
+    // The node of the registry loses its data. Both hosts continue with the topics that they know.
     nodes.servers[0].cli(&["FLUSHALL"]);
     eventually(20 * SECOND, "the alert", || one.log().contains("registry rebuild").then_some(()));
     one.stop();

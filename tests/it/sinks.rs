@@ -1,4 +1,4 @@
-//! A receiver that fails in every possible way, and what docs/CALLBACKS.md says about each of them.
+//! A receiver fails in every possible way. dq must do what docs/CALLBACKS.md says about each of these ways.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 const TIMEOUT: Duration = Duration::from_millis(1500);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How much longer a call may take on a machine that has other things to do.
+/// How much longer a call may take on a busy machine.
 const SLACK: Duration = Duration::from_millis(3000);
 
 /// How long a call takes.
@@ -42,14 +42,14 @@ type Row = (&'static str, (&'static str, Takes), (&'static str, Takes), fn(Line)
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"ok\":true}";
 
-/// Continues after a request has come.
+/// Calls `then` after a request has come.
 fn after(mut line: Line, then: impl FnOnce(Line)) {
     if line.request().is_some() {
         then(line);
     }
 }
 
-/// Sends this after a request, and then hangs.
+/// Sends `text` after a request, and then hangs.
 fn says(line: Line, text: &str) {
     after(line, |mut line| {
         line.say(text);
@@ -143,7 +143,7 @@ const ROWS: &[Row] = &[
         ("`connect`", ConnectTimeout),
         ("`connect`", ConnectTimeout),
         |mut line| {
-            // The head of a TLS record that never becomes complete, bit by bit.
+            // Sends the head of a TLS record, and then the record byte by byte. The record never becomes complete.
             line.say("\u{16}\u{3}\u{3}\u{40}\u{0}");
             line.go_on("\u{2}", Duration::from_millis(10));
         },

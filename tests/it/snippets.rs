@@ -1,5 +1,5 @@
-//! The commands of the documents, run in their order and as they are written: in a network of their own, because they
-//! name fixed ports and addresses.
+//! Runs the commands of the documents in their order and as they are written. They run in their own network, because
+//! they name fixed ports and addresses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,10 +29,10 @@ const NOT_RUN: [(&str, &str); 2] = [
     ("install -m 755", "it asks systemd; tests/it/restart.rs does the same in a folder"),
 ];
 
-/// Blocks whose command asks at a terminal, by their first words.
+/// Blocks with a command that asks a question at a terminal, by their first words.
 const AT_TERMINAL: [&str; 2] = ["dq nodes forget", "dq nodes move --adopt"];
 
-/// What somebody does before a block that begins with these words.
+/// The step that must be done before a block that begins with these words.
 const BEFORE: [(&str, &str); 11] = [
     ("curl --json '{\"id\": \"42\"", "wait_for_the_first_job"),
     ("dq restore", "stop_dq"),
@@ -47,7 +47,7 @@ const BEFORE: [(&str, &str); 11] = [
     ("redis-check-rdb", "back_up_a_node"),
 ];
 
-/// The commands between the blocks.
+/// The shell functions for the steps between the blocks.
 const HELPERS: &str = r#"
 set -euo pipefail
 ip link set lo up
@@ -139,7 +139,7 @@ stop_dq_without_pull_jobs() {
 }
 "#;
 
-/// A block of commands, and where it stands.
+/// A block of commands, and its place: the document and the line.
 struct Block {
     place: String,
     text: String,
@@ -169,8 +169,8 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns a script that runs the blocks of documents. `before`: what somebody does before a block that begins with
-/// these words.
+/// Returns a script that runs the blocks of documents. `before`: the step that must be done before a block that begins
+/// with these words.
 fn script(documents: &[&str], before: &[(&str, &str)], not_run: &[(&str, &str)]) -> String {
     let mut script = HELPERS.to_owned();
     let mut used: BTreeMap<&str, u32> = BTreeMap::new();
@@ -204,7 +204,7 @@ fn script(documents: &[&str], before: &[(&str, &str)], not_run: &[(&str, &str)])
     script
 }
 
-/// Runs a script in a folder and on a network of its own.
+/// Runs a script in its own folder and its own network.
 fn play(script: &str) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("script.sh"), script).unwrap();
@@ -213,7 +213,7 @@ fn play(script: &str) {
     if !nix::unistd::geteuid().is_root() {
         command.arg("-r");
     }
-    // All processes end with the first one.
+    // When the first process ends, all processes end.
     command.args([
         "--net",
         "--mount",
@@ -242,7 +242,7 @@ fn the_commands_of_the_documents_work_as_written() {
     play(&script(&DOCUMENTS, &BEFORE, &NOT_RUN));
 }
 
-/// What somebody sees before a block of the tutorial: the shop and the alert.
+/// What must have happened before a block of the tutorial: the user has seen the output of the shop, or the alert.
 const IN_TUTORIAL: [(&str, &str); 2] =
     [("dq find 43", "wait_for grep 'order 43 is closed' shop.log"), ("dq dead list", "wait_for_the_shop")];
 

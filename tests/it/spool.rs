@@ -43,8 +43,8 @@ impl Host {
         self.nodes.len().max(self.urls.len())
     }
 
-    /// Returns the settings of another process of the host: with this number of connections, it shares nothing with the
-    /// others.
+    /// Returns the settings of a process of the host. Processes with different values of `pool` (the number of
+    /// connections) share nothing.
     fn settings(&self, nodes: usize, pool: u32) -> settings::RedisSettings {
         let url = |n: usize| self.urls.get(n).cloned().unwrap_or_else(|| self.nodes[n].url());
         let node = |n: usize| settings::NodeSettings::server(format!("r{n}"), url(n), 2);
@@ -102,7 +102,7 @@ impl Host {
     }
 }
 
-/// Sends until this many entries were taken.
+/// Sends until `entries` entries were taken.
 fn send(sender: &mut SpoolSender, entries: usize) {
     let mut sum = 0;
     eventually(20 * SECOND, &format!("{entries} entries"), || {
@@ -196,7 +196,7 @@ fn an_add_waits_in_the_spool_until_its_node_is_back() {
     assert_eq!(sender.send().map_err(|e| e.code()).unwrap_or(0), 0);
 
     host.nodes[0].start_again();
-    // A change waits behind earlier ones in the spool, even when the node is back.
+    // A change waits behind earlier changes of the same job in the spool, even when the node is back.
     is_back(store.as_mut());
     assert_eq!(one(store.as_mut(), later("new", "5")), Ok("spooled"));
     assert_eq!(one(store.as_mut(), later("other", "6")), Ok("new"));
@@ -240,7 +240,7 @@ fn only_what_belongs_to_the_node_that_is_away_waits() {
     assert!((0..200).all(|n| body(store.as_mut(), &n.to_string()).as_deref() == Some("3")));
 }
 
-/// Puts jobs with these numbers into the spool while their nodes answer. Returns how many there are.
+/// Puts jobs with these numbers into the spool while their nodes answer. Returns the number of jobs.
 fn spool_some(host: &Host, ids: impl Iterator<Item = usize>) -> usize {
     let jobs: Vec<NewJob> = ids.map(|n| later(&n.to_string(), "1")).collect();
     let added = host.blind().add(&jobs);
@@ -248,7 +248,7 @@ fn spool_some(host: &Host, ids: impl Iterator<Item = usize>) -> usize {
     jobs.len()
 }
 
-/// Returns a sender that has a connection, and has sent a batch whose answer it will never get.
+/// Returns a sender that has sent a batch on an open connection. The sender will never get the answer to this batch.
 fn sender_without_answer(host: &Host, jobs: usize) -> SpoolSender {
     let mut sender = host.sender(2);
     let first = spool_some(host, 1000..1050);
@@ -268,7 +268,7 @@ fn a_batch_that_was_taken_unseen_is_not_taken_again() {
     let mut elsewhere = host.elsewhere();
     eventually(10 * SECOND, "what was on its way", || body(elsewhere.as_mut(), "7"));
     assert_eq!(delete(elsewhere.as_mut(), "7"), Ok(Deleted::Done));
-    // As far as this host knows, the job still waits.
+    // This host does not know that the batch was taken. In its spool, the job still waits.
     let mut store = host.store(3);
     assert_eq!(body(store.as_mut(), "7").as_deref(), Some("1"));
     send(&mut sender, 40);
@@ -297,7 +297,7 @@ fn scripts_run(server: &TcpServer) -> u64 {
 }
 
 /// All entries of a batch are replaced while the batch is in flight, and another process sends their replacements. The
-/// batch arrives after them.
+/// batch arrives after the replacements.
 #[test]
 fn a_late_batch_does_not_replace_what_came_after_it() {
     let (server, mut host) = (TcpServer::start(&[]), Host::new(0));
@@ -321,8 +321,8 @@ fn a_late_batch_does_not_replace_what_came_after_it() {
 #[test]
 fn an_entry_is_sent_although_the_disk_failed_when_it_was_tried() {
     let mut host = Host::new(1);
-    // The store and the sender use the same connections. If one of them notices something about a node, the other one
-    // knows it, too.
+    // The store and the sender use the same connections. So the store and the sender both know which nodes do not
+    // answer.
     let (mut store, mut sender) = (host.store(2), host.sender(2));
     // The sender knows the set from now on.
     spool_some(&host, 100..101);
@@ -330,7 +330,7 @@ fn an_entry_is_sent_although_the_disk_failed_when_it_was_tried() {
     lose(&mut host.nodes[0], store.as_mut());
     assert_eq!(one(store.as_mut(), later("a", "1")), Ok("spooled"));
     (0..2).for_each(|_| assert_eq!(sender.send(), Ok(0)));
-    // Every writer finds the file locked, as with a failing disk.
+    // The file is locked, so all writes fail, as with a failing disk.
     let other = rusqlite::Connection::open(host.dir.path().join("spool.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     host.nodes[0].start_again();
@@ -379,7 +379,7 @@ fn while_jobs_are_moved_adds_wait_and_then_come() {
     let host = Host::new(2);
     let mut store = host.store(1);
     assert_eq!(one(store.as_mut(), later("a", "1")), Ok("new"));
-    // The state that a mover leaves when it dies after it has set its fence.
+    // This is the state that a mover leaves if it dies after it has set its fence.
     let set = host.nodes[0].cli(&["--raw", "get", "dq:{r0.0}:set"]);
     let number: u64 = set.split(' ').next().unwrap().parse().unwrap();
     let moving = format!("{} 00000000000000ff r0,r1 {number} r0", number + 1);
@@ -456,7 +456,8 @@ fn dead_bodies(store: &mut dyn Store) -> Vec<String> {
     letters.into_iter().map(|(_, body)| body.as_str().to_owned()).collect()
 }
 
-/// The delete concerns the added job, which never died. The dead letters of its id stay, as they do without a spool.
+/// The delete removes the added job, and this job never became a dead letter. The dead letters of its id stay, as they
+/// do without a spool.
 #[test]
 fn a_deletion_that_waited_removes_no_dead_letters() {
     let mut host = Host::new(1);
@@ -472,13 +473,14 @@ fn a_deletion_that_waited_removes_no_dead_letters() {
     assert_eq!((letter.state, letter.body.as_str()), (State::Dead, "1"));
 }
 
-/// Waits for longer than the sender may be wrong about the clock of a node, in doubt of which a dead letter stays.
+/// The sender knows the clock of a node only with a small error, and keeps dead letters from within this error. So the
+/// test waits for a longer time.
 fn wait_for_the_clock() {
     std::thread::sleep(Duration::from_millis(100));
 }
 
 /// A job was replaced or deleted, but this change still waits in the spool. The old version of the job then uses up its
-/// attempts. If its dead letter stayed, a redrive would deliver what was replaced or deleted before.
+/// attempts. If the dead letter of this old version stayed, a redrive would deliver the old version.
 #[test]
 fn what_died_while_its_change_waited_is_removed() {
     let host = Host::new(1);
@@ -494,7 +496,7 @@ fn what_died_while_its_change_waited_is_removed() {
         wait_for_the_clock();
         bury(store.as_mut(), leased);
         if is_deleted {
-            // A second letter of the same span.
+            // A second dead letter comes while the change waits.
             assert_eq!(one(store.as_mut(), new_job("t", "a", "\"old\"", Due::In(Duration::ZERO))), Ok("new"));
             leased = lease_one(store.as_mut());
             assert_eq!(delete(blind.as_mut(), "a"), Ok(Deleted::Spooled));
@@ -506,7 +508,7 @@ fn what_died_while_its_change_waited_is_removed() {
         let live = store.get(&key("a")).unwrap().filter(|view| view.state == State::Delayed);
         let expected = (!is_deleted).then(|| "\"new\"".to_owned());
         assert_eq!(live.map(|view| view.body.as_str().to_owned()), expected);
-        // The job itself, if it is there, and then its dead letters.
+        // The first delete removes the live job, if there is one. The next delete removes the dead letters.
         (0..2).for_each(|_| drop(store.delete(&[key("a")])));
         assert!(dead_bodies(store.as_mut()).is_empty());
     }
@@ -527,7 +529,7 @@ fn a_deletion_behind_an_unanswered_add_removes_its_letter() {
     }
     let mut blind = host.blind();
     assert_eq!(delete(blind.as_mut(), "1"), Ok(Deleted::Spooled));
-    // This add leaves the letter, because the job died before it.
+    // This add leaves the letter, because the job died before the add.
     wait_for_the_clock();
     assert_eq!(one(blind.as_mut(), later("2", "\"new\"")), Ok("spooled"));
     eventually(20 * SECOND, "an empty spool", || {
@@ -539,8 +541,8 @@ fn a_deletion_behind_an_unanswered_add_removes_its_letter() {
     assert_eq!(body(store.as_mut(), "1"), None);
 }
 
-/// A note beside the file says that the spool is empty. After a power cut such a note may be there although a later
-/// change is in the spool, too.
+/// A note beside the file says that the spool is empty. After a power cut, this note may exist although the spool has a
+/// later change.
 #[test]
 fn a_note_of_an_empty_spool_is_not_trusted_after_a_start() {
     let mut host = Host::new(1);
@@ -650,7 +652,7 @@ fn a_node_that_fails_half_way_gets_the_rest_when_it_is_back() {
             let keys = |node: &RedisServer| -> usize {
                 node.cli(&["hlen", "dq:{r0.0}:b:t"]).trim().parse().unwrap_or(0)
             };
-            // The thread may begin when much is sent already.
+            // When the thread begins, many entries may have been sent already.
             let before = keys(node);
             let kills = scope.spawn(move || {
                 eventually(10 * SECOND, "some that are sent", || (keys(node) > before + 300).then_some(()));
@@ -670,7 +672,7 @@ fn a_node_that_fails_half_way_gets_the_rest_when_it_is_back() {
     assert!((0..5000).all(|n| body(store.as_mut(), &n.to_string()).is_some()));
 }
 
-/// Adds jobs until this many of them wait. Returns all that were accepted.
+/// Adds jobs until `jobs` of them wait in the spool. Returns the ids of all accepted jobs.
 fn add_until_spooled(daemon: &Daemon, jobs: usize, delay_ms: u64) -> Vec<String> {
     let (mut client, mut taken, mut spooled) = (daemon.client(), Vec::new(), 0);
     while spooled < jobs {
@@ -700,7 +702,7 @@ fn what_waits_survives_kill_9_of_the_host_and_a_usr2() {
     let mut http = Http::unix(&daemon);
     let answer = eventually(10 * SECOND, "an add that waits", || {
         let answer = http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "h", "body": 1}));
-        // The connection may have been cut with the request on it.
+        // The connection to the node may have broken during the request. Then the test asks again.
         (answer.status == 202).then(|| answer.is(202))
     });
     assert_eq!((&answer["outcome"], &answer["spooled"]), (&json!("spooled"), &json!(true)));
@@ -788,7 +790,7 @@ fn a_spool_that_fills_its_disk_is_sent_when_the_node_is_back() {
     });
 }
 
-/// If two daemons used one spool, each would send the changes of the other one to its own store.
+/// If two daemons used one spool, each daemon would send the changes of the other daemon to its own store.
 #[test]
 fn a_spool_of_another_daemon_is_refused() {
     let (node, sink) = (RedisServer::start(), Sink::start());

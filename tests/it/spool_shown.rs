@@ -36,7 +36,7 @@ fn printed(words: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap() + &String::from_utf8_lossy(&out.stderr)
 }
 
-/// Adds jobs with bodies of this many bytes until `jobs` of them wait. Returns how many were accepted.
+/// Adds jobs with bodies of `bytes` bytes until `jobs` of them wait in the spool. Returns how many jobs were accepted.
 fn add_until_spooled(daemon: &Daemon, jobs: usize, bytes: usize) -> usize {
     let (mut client, body) = (daemon.client(), "x".repeat(bytes));
     let (mut taken, mut spooled) = (0, 0);
@@ -175,19 +175,19 @@ fn a_spool_that_cannot_be_written_is_an_error_at_start_and_hup() {
     let log = refused.log();
     assert!(log.contains("store.spool_path: cannot write ") && log.contains("store.spool = 0"), "{log}");
     refused.forget_master();
-    // The advice in the message helps.
+    // With the setting that the message recommends, the daemon starts.
     let off = bad.replace("spool_path", "spool = 0\nspool_path");
     let well = Daemon::spawn(Arc::clone(&dir), free_port(), &off, &[]);
     well.wait_ready();
     Daemon::write_config(dir.path(), well.port, well.http, &bad);
     drop(well);
-    // The doctor reports this in advance.
+    // `dq doctor` reports this problem before a start.
     let output = printed(&["doctor", "--config", dir.path().join("dq.toml").to_str().unwrap()]);
     assert!(output.contains("spool's folder"), "{output}");
 
     let daemon = Daemon::start(&config(&node, &sink, ""));
     std::fs::write(daemon.dir.path().join("file"), "").unwrap();
-    // A reload does not leave a spool in which changes may wait. So the test waits until the spool is empty.
+    // A reload must not give up a spool in which changes may wait. So the test waits until the spool is empty.
     let turn = daemon.dir.path().join("var/spool.db-turn");
     eventually(10 * SECOND, "an empty spool", || (std::fs::read(&turn).ok()? == b"0").then_some(()));
     let before = daemon.children();

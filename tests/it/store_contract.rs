@@ -1,4 +1,5 @@
-//! What every store promises: one suite for all stores. A store takes part with a [`Fixture`] and a line at the end.
+//! What every store promises: one suite for all stores. To test a further store, add a [`Fixture`], and a line at the
+//! end of this file.
 
 use crate::support::{eventually, new_job, outcomes, redis};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +74,7 @@ trait Fixture {
     fn new() -> Self;
     fn settings(&self) -> settings::StoreSettings;
     fn run_dir(&self) -> &Path;
-    /// The number of shards with jobs of a topic. With one shard it is exactly known when the timer's bell rings.
+    /// The number of shards with jobs of a topic. With one shard, a test knows exactly when the timer's bell rings.
     const SHARDS: usize;
 
     fn open(&self) -> Box<dyn Store> {
@@ -113,7 +114,7 @@ impl Fixture for Embedded {
     const IS_EMBEDDED: bool = true;
 }
 
-/// Each test ends with exact counts: the rows of the topics say what the rows of the jobs say.
+/// At the end of each test, the counts in the rows of the topics must agree with the rows of the jobs.
 impl Drop for Embedded {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -172,7 +173,7 @@ fn a_topic_holds_no_more_jobs_than_its_quota<F: Fixture>(f: &F) {
     let (taken, refused) = accepted(&store.add(&limited(&quota, 0..many, "1")));
     assert_eq!((taken, counts_of(&mut *store, "t").pending()), (most, most as u64));
     assert!(refused.iter().all(|over| over.limit == QuotaLimit::Pending), "{refused:?}");
-    // A job that is there is replaced, and takes no new place.
+    // When an existing job is replaced, the replacement takes no new place.
     let there: Vec<u32> =
         (0..many).filter(|n| store.get(&key("t", &format!("j{n}"))).unwrap().is_some()).collect();
     let replaced = store.add(&limited(&quota, there.iter().copied(), "22"));
@@ -180,11 +181,11 @@ fn a_topic_holds_no_more_jobs_than_its_quota<F: Fixture>(f: &F) {
     assert!(replaced.iter().all(|one| matches!(one, Ok(Added::Replaced { .. }))), "{replaced:?}");
     let absent = (0..many).find(|n| !there.contains(n)).unwrap();
     assert_eq!(accepted(&store.add(&limited(&quota, absent..=absent, "1"))).0, 0);
-    // A place that is free is used again.
+    // After jobs are deleted, another job can use a free place.
     let keys: Vec<JobKey> = there.iter().map(|n| key("t", &format!("j{n}"))).collect();
     store.delete(&keys).into_iter().for_each(|one| assert_eq!(one, Ok(Deleted::Done)));
     assert_eq!(accepted(&store.add(&limited(&quota, absent..=absent, "1"))).0, 1);
-    // Without limits nothing is refused.
+    // Without limits, no job is refused.
     let free: Vec<NewJob> =
         limited(&quota, 0..many, "1").into_iter().map(|job| NewJob { quota: None, ..job }).collect();
     assert_eq!(accepted(&store.add(&free)).0, many as usize);
@@ -201,7 +202,7 @@ fn a_topic_holds_no_more_bytes_than_its_quota<F: Fixture>(f: &F) {
     assert!(refused.iter().all(|over| over.limit == QuotaLimit::Bytes), "{refused:?}");
     let bytes = counts_of(&mut *store, "t").bytes.unwrap();
     assert!(bytes <= most && bytes > most * 9 / 10, "{bytes}");
-    // A larger body and a larger replacement are refused. A smaller one is accepted.
+    // A replacement or a change with a larger body is refused. A change with a smaller body is accepted.
     let there = (0..many).find(|n| store.get(&key("t", &format!("j{n}"))).unwrap().is_some()).unwrap();
     let big = format!("\"{}\"", "x".repeat(5000));
     assert_eq!(accepted(&store.add(&limited(&quota, there..=there, &big))).0, 0);
@@ -252,7 +253,8 @@ fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
             settle(&mut *store, job, outcome);
         }
     }
-    // Some ids have several dead letters: the first, a middle and the last of them go.
+    // Some ids have several dead letters. The first letter, a letter in the middle and the last letter of the list are
+    // removed.
     let topic = topic("t");
     let dead = store.list(&topic, State::Dead, None, 500).unwrap().jobs;
     assert!(dead.len() > 20, "{}", dead.len());
@@ -285,7 +287,7 @@ fn a_rate_of_adds_is_kept<F: Fixture>(f: &F) {
         assert_eq!(over.limit, QuotaLimit::TopicRate);
         assert!((600..730).contains(&over.wait.as_secs()), "{:?}", over.wait);
     }
-    // If a job has two rates, both are kept. A job that one rate refuses does not count for the other rate.
+    // If a job has two rates, both limit it. A job that one rate refuses does not count for the other rate.
     let token = rate(QuotaLimit::TokenRate, "token:shop", 2 * F::SHARDS as u32);
     let wide = rate(QuotaLimit::TopicRate, "topic:u", 1000 * F::SHARDS as u32);
     let both = Quota { rates: vec![wide, token], ..Quota::default() };
@@ -302,7 +304,7 @@ static CLUSTER: LazyLock<redis::ClusterGroup> = LazyLock::new(redis::ClusterGrou
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns a store of this test on shared nodes. The first caller starts all servers at once.
+/// Returns the settings of a new store on shared nodes. The first call starts all servers at once.
 fn on_redis(nodes: impl FnOnce() -> Vec<settings::NodeSettings>) -> settings::StoreSettings {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
@@ -315,7 +317,7 @@ fn on_redis(nodes: impl FnOnce() -> Vec<settings::NodeSettings>) -> settings::St
     settings::StoreSettings::Redis(settings::RedisSettings::of_nodes(prefix, TIMEOUT, 8, nodes()))
 }
 
-/// A store on this many servers, with this many shards each.
+/// A store on `NODES` servers with `SHARDS` shards each.
 struct Redis<const NODES: usize, const SHARDS: u32> {
     dir: tempfile::TempDir,
     settings: settings::StoreSettings,
@@ -423,7 +425,7 @@ fn settle(store: &mut dyn Store, job: &LeasedJob, outcome: Outcome) -> Settled {
     store.settle(&[settlement(job, outcome)]).remove(0).unwrap()
 }
 
-/// Returns the results of a batch, none of which may be an error.
+/// Returns the results of a batch. Fails if one of them is an error.
 fn all<T>(results: Vec<store::Result<T>>) -> Vec<T> {
     results.into_iter().map(Result::unwrap).collect()
 }
@@ -475,7 +477,7 @@ fn is_silent(bell: &Bells) -> bool {
     !bell.answer().unwrap()
 }
 
-/// Waits until a bell is silent for a moment: it has rung for all that happened before.
+/// Waits until a bell is silent for a moment. It has then rung for everything that happened before.
 fn quiet(bell: &Bells) {
     while !is_silent(bell) {}
 }
@@ -555,8 +557,8 @@ fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
 
 fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
     let mut s = f.open();
-    // There are so many jobs that no shard can promote all its jobs in the first call, which takes three. They are due
-    // late enough, so that all are added before.
+    // There are so many jobs that no shard can promote all its jobs in the first call, which promotes three. They are
+    // due late enough, so that all are added before.
     let (jobs, at) = (25 * F::SHARDS, now_ms() + 500 + 20 * F::SHARDS as i64);
     add(&mut *s, &(0..jobs).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
     add(&mut *s, &[job("u", "x", Due::At(at + 100_000))]);
@@ -587,7 +589,7 @@ fn a_topic_with_very_many_due_jobs_delays_no_other<F: Fixture>(f: &F) {
         "the rest goes to the topic with many jobs: {first:?}"
     );
     assert_eq!(["a", "b", "c"].map(|t| counts(&mut *s, t)), [[0, 1, 0, 0]; 3]);
-    // So does a number of topics that is larger than the batch.
+    // Very many topics with due jobs, more than a batch has room for, do not delay another topic either.
     let at = now_ms() + 2000;
     let backlog: Vec<_> = (0..150).flat_map(|t| jobs(&format!("flood{t}"), 2 * F::SHARDS, at)).collect();
     add(&mut *s, &backlog);
@@ -628,7 +630,7 @@ fn an_add_tells_when_the_job_is_due<F: Fixture>(f: &F) {
     let mut s = f.open();
     let due = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap().due_ms;
     let far = Due::At(now_ms() + 3_600_000);
-    // Equal and different due times; delayed jobs, ready jobs, and jobs with a limit of their own.
+    // Equal and different due times; delayed jobs, ready jobs, and jobs with their own limit.
     for (n, dues) in [[LONG, LONG], [NOW, NOW], [LONG, far], [NOW, far]].into_iter().enumerate() {
         for limit in [None, Some(3)] {
             let ids = [0, 1].map(|i| format!("{n}-{i}-{limit:?}"));
@@ -650,7 +652,7 @@ fn an_add_tells_when_the_job_is_due<F: Fixture>(f: &F) {
     let twice = [stays("i", OnConflict::Replace, far), stays("i", OnConflict::Keep, NOW)];
     let added = add(&mut *s, &twice);
     assert_eq!((outcomes(&added), added[0].due_ms()), (vec!["new", "kept"], added[1].due_ms()));
-    // A leased job, and a leased job whose replacement waits.
+    // A leased job, and a leased job with a replacement that waits.
     add(&mut *s, &[stays("i", OnConflict::Replace, NOW)]);
     let was_due = s.get(&key("u", "i")).unwrap().unwrap().due_ms;
     lease_one(&mut *s, "u");
@@ -940,7 +942,7 @@ fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
     };
     let retry = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Retry(NOW)) };
     assert_eq!(all(s.settle(&[retry])), [Settled::Done]);
-    // The job has failed once, has headers and a priority: all of this stays.
+    // The job has failed once, and it has headers and a priority. A postpone changes none of this.
     for _ in 0..3 {
         let held = lease_one(&mut *s, "t");
         assert_eq!((held.key.id.as_str(), held.attempt), ("i", 2));
@@ -958,7 +960,7 @@ fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Postpone(Due::At(1))), Settled::Done);
     assert_eq!(lease_one(&mut *s, "t").attempt, 2, "a moment that has passed means now");
-    // A replacement does not wait.
+    // If a leased job was replaced, a postpone does not delay the replacement.
     add(&mut *s, &[job("u", "i", NOW)]);
     let held = lease_one(&mut *s, "u");
     add(&mut *s, &[job("u", "i", NOW)]);
@@ -1009,8 +1011,7 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
     assert_eq!(s.hand_back(&me).unwrap(), 400);
     assert_eq!(s.hand_back(&me).unwrap(), 0);
     assert_eq!(counts(&mut *s, "u"), [0, 400, 300, 0]);
-    // After the first three times, a lease that is handed back does not count as an attempt. Later ones count. The
-    // topic's limit is 3.
+    // The first three leases that are handed back do not count as attempts. Later leases count. The topic's limit is 3.
     let mut seen = Vec::new();
     while state(&mut *s, "t", "i") == Some(State::Ready) {
         seen.push(lease_one(&mut *s, "t").attempt);
@@ -1068,7 +1069,7 @@ fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
     got.sort();
     assert_eq!(got, [held[1].key.to_string(), key("u", "x").to_string()]);
     assert_eq!((counts(store, "t"), counts(store, "u")), ([1, 0, 2, 0], [0, 0, 1, 0]));
-    // Nothing to settle, then nothing to lease.
+    // A call with nothing to settle, and then a call with nothing to lease.
     let (settled, leased) = store.exchange(&[], &wanted, 9, None);
     assert_eq!((settled.len(), leased.unwrap().jobs.len()), (0, 0));
     let (settled, leased) = store.exchange(&[settlement(&held[3], Outcome::Ack)], &[], 9, None);
@@ -1283,8 +1284,8 @@ fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixt
         (view.state, view.attempts, &*view.attempts_log[0].error),
         (State::Ready, 1, "the lease ran out")
     );
-    // A replacement that comes before the receiver answers "later" takes the job's place with that answer. A
-    // replacement that comes after it waits for the outcome.
+    // If a job is replaced before its receiver answers "later", this answer ends the lease, and the replacement takes
+    // the job's place. If a job is replaced after this answer, the replacement waits for the outcome.
     add(&mut *s, &[job("t", "d", NOW)]);
     assert_eq!(state(&mut *s, "t", "d"), Some(State::Leased));
     assert_eq!(settle(&mut *s, &leased[3], Outcome::Ack), Settled::Stale);
@@ -1318,7 +1319,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
         add(s, &[NewJob { body: Body::parse(body).unwrap(), ..job("t", id, NOW) }]);
         let held = lease_one(s, "t");
         settle(s, &held, Outcome::DeadLetter);
-        // The dead letters of one id have different times of death.
+        // The dead letters of one id need different times of death.
         sleep_past(now_ms() + 1);
     };
     for n in 0..7 {
@@ -1332,7 +1333,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
         |n: usize| DeadLetterKey { id: letters[n].key.id.clone(), died_ms: letters[n].until_ms.unwrap() };
     let bodies = |s: &mut dyn Store| dead(s).iter().map(|v| v.body.as_str().to_owned()).collect::<Vec<_>>();
     let nobody = DeadLetterKey { died_ms: 1, ..letter(0) };
-    // One in the middle, the oldest, the latest, and one that is named twice.
+    // A letter in the middle (named twice), the oldest, the latest, and a letter that does not exist.
     let gone = [letter(3), letter(0), letter(6), letter(3), nobody.clone()];
     assert_eq!(s.purge_letters(&t, &gone).unwrap(), 3);
     assert_eq!(bodies(&mut *s), ["1", "2", "4", "5", "7"]);
@@ -1340,7 +1341,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
     assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], DeadLetterOperation::Count).unwrap(), 4);
     let which = |letters: &[DeadLetterKey]| DeadLetterSelection::Letters(letters.to_vec());
     assert_eq!(s.redrive(&t, &which(&[nobody]), 9, RedrivePace::default()).unwrap(), 0);
-    // For two letters of the same id, the second finds the id live.
+    // Two letters of the same id: after the first is redriven, the id has a live job, so the second is not redriven.
     assert_eq!(s.redrive(&t, &which(&[letter(2), letter(4)]), 9, RedrivePace::default()).unwrap(), 1);
     assert_eq!(bodies(&mut *s), ["1", "4", "5", "7"]);
     let held = lease_one(&mut *s, "t");
@@ -1406,7 +1407,7 @@ fn redriven_letters_are_due_one_after_the_other_at_their_pace<F: Fixture>(f: &F)
         let at = before + 100_000 + n as i64 * 10_500 / 1000;
         assert!((at..=at + late + 2).contains(due), "the {n}th: {} after {at}, {late}", due - at);
     }
-    // The timer learns when the first of them is due.
+    // The timer learns when the first of these jobs is due.
     let next_ms = s.promote(9).unwrap().next_ms.unwrap();
     assert!(next_ms <= due[0] && next_ms > before + 90_000);
 }
@@ -1426,7 +1427,7 @@ fn dead_letters_that_were_kept_long_enough_go_and_the_oldest_first<F: Fixture>(f
     // Each request takes some time, and the store counts an age back from the moment at which the request arrives.
     sleep_past(until + 5000);
     die(&mut *s, &["a", "d"]);
-    // The letters that died up to this moment.
+    // The age that selects the letters that died up to `until`.
     let age = || Duration::from_millis((now_ms() - until) as u64);
     assert_eq!(s.retire(&t, Duration::from_secs(3600), 99).unwrap(), 0);
     assert_eq!(s.retire(&topic("nobody"), age(), 99).unwrap(), 0);
@@ -1565,7 +1566,7 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     assert_eq!(batch.left, []);
     assert_eq!(b.lease(&[want("v", 9)], 20, None).unwrap().left, [], "what is paused is not reported");
     assert_eq!(counts(&mut *b, "t"), [0, 21, 1, 0]);
-    // Leased jobs are settled, and jobs that come back wait as well.
+    // While the topic is paused, a leased job can be settled. A job that is retried waits like the other jobs.
     assert_eq!(settle(&mut *b, &held, Outcome::Retry(NOW)), Settled::Done);
     assert_eq!(lease(&mut *a, "t", 9), []);
     quiet(&bell);
@@ -1597,7 +1598,7 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     assert_eq!(s.change(&key("t", "i"), &all_else).unwrap(), Changed::Done);
     let expected = store::StoredJob { priority: Priority::High.into(), max_attempts: Some(3), ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
-    // The body is changed, and the limit of attempts is removed. The due time stays.
+    // A change of the body, and the removal of the limit of attempts. The due time stays.
     assert_eq!(s.change(&key("t", "i"), &body("{\"a\":3}")).unwrap(), Changed::Done);
     let none = Change { max_attempts: Some(None), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &none).unwrap(), Changed::Done);
@@ -1606,7 +1607,7 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     assert_eq!(view(&mut *s, "i"), expected);
     assert_eq!(s.promote(9).unwrap().next_ms, Some(at));
 
-    // A ready job stays ready, and comes before others if it gets high priority.
+    // A ready job stays ready. If it gets high priority, it comes before the other jobs.
     let ready = Change { priority: Some(Priority::High.into()), ..body("7") };
     assert_eq!(s.change(&key("t", "k"), &ready).unwrap(), Changed::Done);
     assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 0]);
@@ -1620,7 +1621,7 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     assert_eq!(view(&mut *s, "k").body, Body::parse("7").unwrap());
     assert_eq!(s.change(&key("t", "nobody"), &body("8")).unwrap(), Changed::NotFound);
 
-    // A large body is delivered as it is now.
+    // After a change to a large body, the whole body is delivered.
     let large = format!("\"{}\"", "x".repeat(200_000));
     let now = Change { due: Some(NOW), ..body(&large) };
     assert_eq!(s.change(&key("t", "i"), &now).unwrap(), Changed::Done);
@@ -1793,7 +1794,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
     let mut s = f.open();
     let rang = rings;
-    // With several shards, one of them may not know of the earlier due time, and rings.
+    // With several shards, a shard may not know of the earlier due time, and then it rings.
     let silent = |bell: &Bells| F::SHARDS > 1 || is_silent(bell);
     quiet(&push);
     quiet(&timer);
@@ -1830,7 +1831,8 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     assert!(rang(&timer), "a reschedule that is earlier than all others rings the timer");
 }
 
-/// Many threads with their own handles do everything at once. At the end, every job was acknowledged exactly once.
+/// Many threads with their own handles add, promote, lease and settle jobs at the same time. At the end, every job was
+/// acknowledged exactly once.
 fn many_handles_at_once_lose_and_double_nothing<F: Fixture + Sync>(f: &F) {
     const ADDERS: usize = 3;
     const EACH: usize = 400;
@@ -2022,7 +2024,7 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     assert!(first.waiting[0].1 <= Duration::from_millis(400));
     let second = a.lease(&[want("t", 50)], 256, None).unwrap();
     assert_eq!((second.jobs.len(), second.left.len(), second.waiting.len()), (0, 0, 1));
-    // Nobody reports the outcome of the probe, so another one is let through.
+    // Nobody reports the outcome of the probe, so another probe is let through.
     sleep_past(first.jobs.iter().map(|j| j.deadline_ms).max().unwrap() + 5);
     let third = a.lease(&[want("t", 50)], 256, None).unwrap();
     assert!(!third.jobs.is_empty() && third.jobs.iter().all(|j| j.probe == Some(2)));
@@ -2130,7 +2132,7 @@ fn a_lease_call_brings_few_large_bodies<F: Fixture>(f: &F) {
     // With several shards, the last job of a call can be too long.
     let counts: Vec<usize> = (0..4).map(|_| lease(&mut *s, "t", 100).len()).collect();
     assert!(counts.iter().all(|count| *count <= 4) && counts.iter().sum::<usize>() == 7, "{counts:?}");
-    // A job that is longer than this is leased alone.
+    // A job that is longer than `LEASE_BYTES` is leased alone.
     for id in ["a", "b"] {
         add(&mut *s, &[large(id, LEASE_BYTES + 1)]);
     }

@@ -124,7 +124,7 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     assert!(alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "jobs_stranded"), "{alerts}");
     assert!(findings(&daemon, "topic_late", "t").is_empty(), "one alert only");
 
-    // The jobs are delivered when the topic is registered again. This is reported as well.
+    // The jobs are delivered when the topic is registered again. The end of the problem is reported as well.
     register(&mut http, "t", &sink, json!({}));
     http.ask("POST", "/v1/topics/t/resume", &Value::Null).is(204);
     sink.wait_for(3, 10 * SECOND);
@@ -202,7 +202,7 @@ fn a_killed_purge_removes_nothing_or_is_finished_by_the_next() {
         let (pending, _) = jobs(&mut http, "t");
         println!("killed after {step} ms: topic {is_there}, {pending} jobs left, {delivered} delivered");
         if is_there {
-            // The jobs that were leased before the pause were delivered. None was removed.
+            // The jobs that were leased before the pause were delivered. No job was removed.
             eventually(10 * SECOND, "all jobs, or that they were delivered", || {
                 (jobs(&mut http, "t").0 as usize + sink.accepted() >= JOBS).then_some(())
             });
@@ -230,7 +230,7 @@ fn a_run_says_why_the_job_is_not_delivered() {
     sink.wait_for(1, 10 * SECOND);
     let (code, text) = dq(&daemon, &["run", "slow", "1"]);
     assert!(code == 0 && text.contains("it is not delivered yet: the rate of the topic, 1/h"), "{text}");
-    // A dead letter is no job that can be run.
+    // A dead letter cannot be run.
     register(&mut http, "once", &sink, json!({"max_attempts": 1}));
     add(&mut http, "once", 1, 0);
     eventually(10 * SECOND, "a dead letter", || (jobs(&mut http, "once") == (0, 1)).then_some(()));

@@ -114,7 +114,7 @@ fn time_in_which_the_master_did_not_run_does_not_count() {
     before.values().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
     let until = now_ms() + 3000;
     eventually(5 * SECOND, "three seconds", || (now_ms() > until).then_some(()));
-    // The master continues first: when it looks, none of the children has answered.
+    // The master continues first. When it checks its children, none of them has answered.
     daemon.signal(Signal::SIGCONT);
     eventually(5 * SECOND, "an answer of the master", || daemon.status());
     before.values().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
@@ -126,7 +126,7 @@ fn time_in_which_the_master_did_not_run_does_not_count() {
 #[test]
 fn a_process_with_an_overdue_worker_is_drained_and_replaced() {
     if on_redis() {
-        return; // This is about the embedded store's turn.
+        return; // This test is about the embedded store's turn.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&format!("watchdog = \"1s\"\n{}", topic("t", &sink, "")));
@@ -191,7 +191,7 @@ fn dq_status_tells_what_there_is_and_what_has_happened() {
     );
     assert_eq!(process(&after, "dq-timer-1")["restarts"], 1);
 
-    // `dq status` prints a text for people. If no master runs, it says so.
+    // `dq status` prints a text for people. If no master runs, the command says so.
     let dq = |run_dir: &Path| {
         Command::new(env!("CARGO_BIN_EXE_dq")).arg("status").arg("--run-dir").arg(run_dir).output().unwrap()
     };
@@ -246,7 +246,7 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
         });
         assert_eq!(daemon.children(), second);
     }
-    // The same settings in another form cause no reload. A different setting causes one.
+    // The same settings in another form cause no reload. A different setting causes a reload.
     std::fs::write(&path, format!("# a comment\n{text}\n{u}")).unwrap();
     let begun = || daemon.log().matches("is started beside").count();
     let until = now_ms() + 1000;
@@ -346,7 +346,7 @@ fn systemd_is_told_of_starts_reloads_and_the_end() {
     let reload = ["RELOADING=1", "MONOTONIC_USEC", "READY=1"];
     assert_eq!(order, [&["READY=1"][..], &reload, &reload, &reload].concat(), "{said:?}");
 
-    // Both images give signs of life, twice as often as they must.
+    // The old and the new image send signs of life, twice as often as they must.
     manager.wait_for("WATCHDOG=1", manager.count("WATCHDOG=1") + 4);
     let beats: Vec<Instant> =
         manager.lines.lock().unwrap().iter().filter(|(_, l)| l == "WATCHDOG=1").map(|(t, _)| *t).collect();
@@ -372,7 +372,7 @@ fn activated(
     names: &str,
 ) -> Daemon {
     Daemon::write_config(dir.path(), ports.0, ports.1, "");
-    // LISTEN_PID is the process id of the daemon. The shell knows it, because it becomes the daemon.
+    // LISTEN_PID is the process id of the daemon. The shell sets its own process id, and then it becomes the daemon.
     let script = "export LISTEN_PID=$$; exec \"$@\"";
     let mut command = Command::new("sh");
     command
@@ -381,22 +381,22 @@ fn activated(
     command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names);
     let fds: Vec<i32> = sockets.iter().map(|s| s.as_raw_fd()).collect();
     let place = move || {
-        // The descriptors are first copied to numbers from 100 on, because one of them may have the number that another
-        // one must get.
+        // The descriptors are first copied to numbers from 100 on, because a descriptor may have the number that
+        // another descriptor must get.
         let above: Vec<i32> = fds
             .iter()
-            // SAFETY: it copies descriptors that the test holds open.
+            // SAFETY: the call copies a descriptor that the test holds open.
             .map(|fd| unsafe { nix::libc::fcntl(*fd, nix::libc::F_DUPFD, 100) })
             .collect();
         for (fd, number) in above.into_iter().zip(3..) {
-            // SAFETY: as above. This process no longer uses what is at that number.
+            // SAFETY: the calls replace and close descriptors that this process no longer uses.
             if unsafe { nix::libc::dup2(fd, number) } < 0 || unsafe { nix::libc::close(fd) } < 0 {
                 return Err(std::io::Error::last_os_error());
             }
         }
         Ok(())
     };
-    // SAFETY: it only makes system calls.
+    // SAFETY: the closure makes only system calls, and allocates one short list.
     unsafe { command.pre_exec(place) };
     Daemon::run(Arc::clone(dir), ports.0, ports.1, command)
 }
@@ -426,7 +426,7 @@ fn sockets_of_systemd_are_used_and_outlive_the_daemon() {
     assert_eq!(waiting.receive().unwrap()["code"], 1);
     drop(daemon);
 
-    // A socket with an address other than the configured one is not taken.
+    // A socket is not used if its address is different from the configured address.
     let mut daemon = activated(&dir, ports, &[&other], "server");
     assert_eq!(daemon.wait_exit(10 * SECOND).code(), Some(1));
     let log = daemon.log();
@@ -488,7 +488,7 @@ fn as_pid_1_the_master_reaps_what_it_inherits() {
     let master = daemon.child("dq-master");
     // dq-server answers before the last child has been started.
     eventually(20 * SECOND, "all of its children", || (children_of(master).len() == SLOTS).then_some(()));
-    // A process that nobody waits for: its parent ends at once, and pid 1 becomes its parent.
+    // This process is an orphan: its parent ends at once, and pid 1 becomes its parent.
     let mut enter = Command::new("nsenter");
     enter.arg("-t").arg(master.to_string()).args(["-U", "--preserve-credentials"]);
     if nix::unistd::geteuid().is_root() {

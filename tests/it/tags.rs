@@ -9,7 +9,7 @@ use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis, topic};
 use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
-/// Runs `dq`. Returns its exit code, and what it wrote.
+/// Runs `dq` with `input` on stdin. Returns its exit code, and what it wrote to stdout and stderr.
 fn dq_with(daemon: &Daemon, words: &[&str], input: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
     command.args(words).arg("--run-dir").arg(daemon.dir.path().join("var/run"));
@@ -69,7 +69,7 @@ fn a_job_has_its_tags_from_the_add_to_the_record() {
     let listed = http.get("/v1/topics/t/jobs?state=delayed").is(200);
     assert_eq!(listed["jobs"].as_array().unwrap().len(), 7);
     assert!(listed["jobs"].as_array().unwrap().iter().all(|job| job["tags"].is_array()), "{listed}");
-    // A change of the tags alone is possible, and the tags stay when something else is changed.
+    // A change of the tags alone is possible, and the tags stay when another field is changed.
     let at = "/v1/topics/t/jobs/http";
     http.ask("PATCH", at, &json!({"tags": ["b"]})).is(204);
     http.ask("PATCH", at, &json!({"headers": {"x-a": "1"}, "path": "/7"})).is(204);
@@ -154,7 +154,8 @@ fn bad_tags_are_refused_with_what_would_do() {
     assert!(code != 0 && err.contains("white space"), "{code} {err}");
 }
 
-/// Returns topic, state and id of all jobs that a search shows, page by page, and how many jobs it has looked at.
+/// Returns the topic, the state and the id of all jobs that a search shows, page by page, and how many jobs the search
+/// has looked at.
 fn searched(http: &mut Http, query: &str, limit: usize) -> (Vec<[String; 3]>, u64) {
     let (mut all, mut looked, mut cursor) = (Vec::new(), 0, String::new());
     loop {
@@ -219,8 +220,8 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
         ("id_prefix=b-3".to_owned(), vec![b[3].clone()], 18),
         ("topic=d".to_owned(), d.clone(), 5),
         ("topic=c".to_owned(), vec![], 0),
-        // With `due_since`, the search begins at the first job with such a due time. With `due_until`, it ends at the
-        // last one.
+        // With `due_since`, the search begins at the first job that is due at this time or later. With `due_until`, it
+        // ends at the last job that is due before this time.
         (format!("topic=a&due_since={}", hours(4)), a[3..].to_vec(), 2),
         (format!("topic=a&due_since={}", hours(4) + 1), a[4..].to_vec(), 1),
         (format!("state=delayed&due_since={0}&due_until={0}", hours(4)), vec![], 9),
@@ -252,7 +253,7 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
         http.get(&format!("/v1/jobs?{query}")).is_problem(422, "bad_field", Some(field));
     }
     http.get("/v1/jobs?topic=never").is_problem(404, "unknown_topic", None);
-    // As lines, and as CSV.
+    // The search also answers with lines of JSON, and with CSV.
     let lines = http.get("/v1/jobs?format=ndjson&limit=2");
     assert!(lines.headers.contains_key("dq-next") && lines.headers["dq-count"] == "2", "{lines:?}");
     let csv = http.send("GET", "/v1/jobs?topic=b&state=dead", "Accept: text/csv\r\n", b"");
@@ -260,7 +261,7 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
     assert!(text.starts_with("topic,id,state,added,") && text.contains("\r\nb,dead,dead,20"), "{text}");
     assert!(text.ends_with(",410,410: the receiver is gone,gone,1,n:0\r\n"), "{text}");
 
-    // The command line.
+    // `dq find` makes such searches, too.
     let lines = |words: &[&str]| {
         let (code, out, err) = dq(&daemon, &[&["find", "--json"], words].concat());
         let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().map(str::to_owned);
@@ -269,7 +270,7 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
     for (code_expected, words, expected) in [
         (0, &["--state", "delayed", "--tag", "n:0"][..], vec!["a-0", "b-0", "d-0"]),
         (0, &["b-", "--state", "delayed"], vec!["b-0", "b-1", "b-2", "b-3", "b-4"]),
-        // The job that died has a record too.
+        // The dead letter has a record, too.
         (0, &["--tag", "n:0", "--topic", "b"], vec!["b-0", "dead"]),
         // No job has this id, but the ids of some jobs begin with it.
         (3, &["f-"], vec!["f-0", "f-1"]),
@@ -313,7 +314,7 @@ fn a_search_through_many_jobs_goes_on_where_it_ended() {
     }
     let first = http.get("/v1/jobs?tag=rare&limit=1000").is(200);
     assert_eq!(first["complete"], false, "one request does not look at all jobs");
-    // Due times make it short.
+    // With limits for the due time, the search is short.
     let between = format!("due_since={}&due_until={}", begun + 11_000, begun + 11_100);
     let (found, looked) = searched(&mut http, &between, 1000);
     assert_eq!((found.len(), ids(&found)[0], ids(&found)[99]), (100, "11000", "11099"));
@@ -354,7 +355,7 @@ fn a_token_finds_the_jobs_of_its_own_topics_only() {
     get(&shop, "/v1/jobs?topic=bank.a").is_problem(403, "forbidden", Some("topic"));
     get(&shop, "/v1/jobs?topic=never").is_problem(403, "forbidden", Some("topic"));
     get(&shop, "/v1/jobs?topic=shop.b").is(200);
-    // A cursor opens nothing.
+    // A cursor gives no access to other topics.
     let all = get(&bank, "/v1/jobs?limit=1").is(200);
     assert_eq!(all["next"], Value::Null);
     let first = root.get("/v1/jobs?limit=1").is(200);

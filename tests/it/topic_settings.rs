@@ -42,7 +42,8 @@ fn the_documented_file_shows_each_setting_of_a_topic() {
     }
 }
 
-/// A field of the console's form, as one line of topic_fields.js declares it.
+/// Returns the value of a member of a field of the console's form. `line`: the line of topic_fields.js that declares
+/// the field.
 fn part<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split_once(&format!("{name}: '"))?.1.split_once('\'').map(|(value, _)| value)
 }

@@ -1,4 +1,4 @@
-//! Leases whose answers never came: no callback was made, so no attempt counts.
+//! The answer to a lease call never comes. So no callback is made, and no attempt counts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Stage {
         let store = store::open(&settings::StoreSettings::Redis(redis), Path::new("/nowhere")).unwrap();
         let job = new_job("t", "once", "1", Due::In(Duration::ZERO));
         let mut stage = Stage { server, proxy, store, key: job.key.clone() };
-        // (After this the server knows the script.)
+        // (After this call, the server knows the script.)
         assert!(stage.lease().unwrap().is_empty());
         stage.store.add(&[job]).remove(0).unwrap();
         stage
@@ -98,7 +98,7 @@ fn a_shard_with_a_lease_without_an_answer_gives_no_other() {
         assert!(stage.lease().is_err() && stage.store.take_back_unanswered().is_err());
     }
     stage.server.hang(false);
-    // Before it leases, the store takes back what it may have leased.
+    // Before the store leases jobs, it takes back the jobs that it may have leased in the calls without an answer.
     let leased = eventually(10 * SECOND, "a lease", || stage.lease().ok());
     assert_eq!(leased, [1], "its only attempt");
 }

@@ -1,5 +1,5 @@
-//! What watches dq from outside: the rules for Prometheus, the dashboard for Grafana, and the runbook. They name only
-//! what exists, and the runbook has a section for each alert.
+//! The rules for Prometheus, the dashboard for Grafana, and the runbook. They name only metrics and alerts that exist,
+//! and the runbook has a section for each alert.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(path(file)).unwrap()
 }
 
-/// Returns the names of metrics in a text. A histogram has three names, which are those of its parts.
+/// Returns the names of metrics in a text. The three names of the parts of a histogram count as one name.
 fn metrics_in(text: &str, shown: &BTreeSet<String>) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let names = words.filter(|word| word.starts_with("dq_") && word.len() > 3);
@@ -61,7 +61,7 @@ fn rules() -> Vec<String> {
 #[test]
 fn rules_dashboard_and_docs_name_the_metrics_that_exist() {
     let shown = shown();
-    // The rest of the page names tables of databases too.
+    // The other sections of the page also name tables of databases, so the test leaves these sections out.
     let page = text("docs/METRICS.md");
     let of_metrics = page.split("\n## ").find(|section| section.starts_with("Metrics\n")).unwrap();
     for (file, named) in [RULES, TESTS, "deploy/grafana/dq.json"]

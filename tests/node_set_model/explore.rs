@@ -1,17 +1,17 @@
-//! Goes through all orders of events, or through random ones. Heals and judges each state that it reaches.
+//! Plays all orders of events, or random orders. Heals and judges each reached state.
 
 use std::collections::HashSet;
 
 use crate::model::{Event, HOSTS, NODES, Scenario, State};
 use crate::mover::Mover;
 
-/// How many steps healing a state may take.
+/// The maximum number of steps that heal a state.
 const HEALED_WITHIN: usize = 400;
 
 /// How many events a random walk has.
 const WALK: usize = 60;
 
-/// Returns how many states there are, or the first fault with the events that led to it.
+/// Returns the number of states, or the first fault with the events that led to it.
 pub fn explore(scenario: &Scenario) -> Result<usize, String> {
     let mut seen = HashSet::new();
     let mut path: Vec<(State, Vec<Event>)> = Vec::new();
@@ -65,7 +65,7 @@ fn judge(state: &State, scenario: &Scenario) -> Result<(), String> {
     let newest = healed.nodes.iter().map(|node| node.main.set).max_by_key(|set| set.number);
     let newest = newest.expect("there are nodes");
     let home = scenario.home(newest.names);
-    // A node outside the set is refused by everybody.
+    // All processes refuse a node outside the set, so its data does not matter.
     for node in (0..NODES).filter(|node| newest.names & 1 << node != 0) {
         let copy = healed.nodes[node].main.copy;
         let expected = if node == home { healed.truth } else { None };
@@ -93,8 +93,8 @@ fn heal(state: &State, scenario: &Scenario) -> Result<State, String> {
     healed.nodes.iter_mut().for_each(|node| node.is_up = true);
     let on_nodes = healed.nodes.iter().map(|node| node.main.set.number);
     let newest = on_nodes.chain(healed.hosts.iter().map(|host| host.known.number)).max();
-    // The sets that hosts know count, too. If no node has such a set, the host reports this to the operator, who starts
-    // the command.
+    // The sets that hosts know count, too. If a host knows a newer set than all nodes, it reports this to the operator,
+    // and the operator starts the command.
     let is_begun = newest != Some(1) || healed.mover != Mover::Idle;
     if is_begun {
         healed.mover = Mover::Idle;

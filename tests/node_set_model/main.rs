@@ -1,10 +1,10 @@
 //! A pure model of the set of nodes: the fence and `dq nodes move`, with one job, two hosts, and nodes that go down,
-//! come back, or fall back to the data of their replica. It is explored exhaustively: every order of every event within
-//! the budgets of a scenario. docs/internals/NODES.md has the rules of the model, under the same names.
+//! come back, or fall back to the data of their replica. The model explores all orders of the events that the budgets
+//! of a scenario allow. docs/internals/NODES.md has the rules of the model, with the same names.
 //!
-//! Each state that is reached is healed (all nodes up, the change of the set run to its end) and judged: the job must
-//! be where the last acknowledged operation left it, and only at its home. A rule can be left out ([`Rules`]), to show
-//! that the model finds the faults that the rule prevents.
+//! The model heals each reached state: all nodes are up, and the change of the set runs to its end. Then it judges the
+//! state: the job must be where the last acknowledged operation left it, and only at its home. A rule can be left out
+//! ([`Rules`]), to show that the model finds the faults that the rule prevents.
 
 mod explore;
 mod model;
@@ -17,8 +17,8 @@ const A: u8 = 1;
 const B: u8 = 2;
 const C: u8 = 4;
 
-/// Returns the scenarios. Each is a change of the set, and the order in which the job's id prefers the nodes. This
-/// order decides the home of the job before and after the change.
+/// Returns the scenarios. Each scenario has a change of the set, and the order in which the job's id prefers the nodes.
+/// This order decides the home of the job before and after the change.
 fn scenarios() -> Vec<(&'static str, Scenario)> {
     let of = |preference: [usize; 3], names: u8, goal: u8| Scenario {
         preference,
@@ -54,7 +54,7 @@ fn no_order_of_events_loses_or_revives_the_job() {
         Budgets { fallbacks: 1, deletes: 0, ..one },
         Budgets { returns: 1, deletes: 0, ..one },
     ];
-    // These take some minutes.
+    // These budgets take some minutes.
     if std::env::var_os("NODE_SET_MODEL").is_some() {
         all.extend([
             Budgets { crashes: 2, adds: 2, ..one },

@@ -2,13 +2,14 @@
 
 use crate::mover::Mover;
 
-/// A set of nodes: one bit for each.
+/// A set of nodes: one bit for each node.
 pub type Names = u8;
 
 pub const NODES: usize = 3;
 pub const HOSTS: usize = 2;
 
-/// The set as a shard has it. `names`: the nodes that are homes of jobs. `goal`: 0, except while jobs are moved.
+/// The set as a shard has it. `names`: the nodes that are homes of jobs. `goal`: while jobs are moved, the nodes that
+/// will be homes after the move. Otherwise 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Set {
     pub number: u8,
@@ -32,11 +33,12 @@ pub struct Copy {
     pub leased: u8,
 }
 
-/// The data of a node. A node that has never been in a set has the number 0.
+/// The data of a node. A node that has never been in a set has the set number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Disk {
     pub set: Set,
-    /// The fence found a set older than the last one that was opened: a lagging replica was promoted.
+    /// The step `Fence` found here a set that is older than the last open set. The cause is a lagging replica that was
+    /// promoted.
     pub is_older: bool,
     pub copy: Option<Copy>,
 }
@@ -50,10 +52,10 @@ pub struct Node {
     /// the fault of Redis, not of dq.
     pub is_ahead: bool,
     /// The data of a replica or a backup that stopped following at some moment. `is_ahead_of_old`: whether the node has
-    /// changed since.
+    /// changed since this moment.
     pub old: Option<Disk>,
     pub is_ahead_of_old: bool,
-    /// Which server answers. A promoted replica is another server.
+    /// The number of the server that answers. A promoted replica is another server.
     pub server: u8,
 }
 
@@ -61,12 +63,12 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Host {
     pub known: Set,
-    /// The servers that it has met.
+    /// For each node, the server that the host has met.
     pub servers: [u8; NODES],
     pub lease: Option<(u8, u8, usize)>,
 }
 
-/// How often each thing may happen in one story.
+/// How often each thing may happen in one sequence of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budgets {
     pub adds: u8,
@@ -87,7 +89,7 @@ impl Default for Budgets {
     }
 }
 
-/// The rules of docs/internals/NODES.md. Each can be left out.
+/// The rules of docs/internals/NODES.md. `false` leaves a rule out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     pub fence: bool,
@@ -151,8 +153,8 @@ pub struct State {
     pub nodes: [Node; NODES],
     pub hosts: [Host; HOSTS],
     pub mover: Mover,
-    /// The number of the last set that was ever made. (In dq, the number of a set is the time at which it was made. So
-    /// its maker need not know the previous number.)
+    /// The number of the last set that was ever made. (In dq, the number of a set is the time at which the set was
+    /// made. So a process can make a set without the previous number.)
     pub last_number: u8,
     pub truth: Truth,
     /// The version that was last delivered and settled. If it is delivered again, this is a duplicate, and not a fault.
@@ -231,8 +233,8 @@ impl State {
         events
     }
 
-    /// Returns the state after an event. `None`: the event cannot happen now, or its effect is a loss by Redis. An
-    /// error is a fault.
+    /// Returns the state after an event. `None`: the event cannot happen now, has no effect, or leads to a loss that is
+    /// the fault of Redis. An error describes a fault of dq.
     pub fn after(&self, event: Event, scenario: &Scenario) -> Result<Option<State>, String> {
         let mut next = *self;
         let happens = match event {
@@ -284,7 +286,7 @@ impl State {
         there.is_up && has_met && (!rules.fence || there.main.set == self.hosts[host].known)
     }
 
-    /// Returns the home to which a host's change goes. `None`: no changes are made now.
+    /// Returns the home to which a host's change goes. `None`: the host can make no change now.
     fn home_for(&self, host: usize, scenario: &Scenario) -> Option<usize> {
         let known = self.hosts[host].known;
         if !known.is_open() && scenario.rules.pause {
@@ -340,15 +342,15 @@ impl State {
         Ok(true)
     }
 
-    /// Settles a delivered job on the node that the token names. While jobs are moved, the host waits. If that node
-    /// does not know the lease, the host reads the set of the node and tries the home of the id, because the job may
-    /// have moved.
+    /// Settles a delivered job on the node that the token names. While jobs are moved, the host waits. If this node
+    /// does not know the lease, the job may have moved. Then the host reads the set of the node, and tries the home of
+    /// the id.
     pub fn settle(&mut self, host: usize, scenario: &Scenario) -> bool {
         let Some((lease, version, at)) = self.hosts[host].lease else { return false };
         let mut place = at;
         loop {
-            // A settlement carries the set as well. If a shard has a newer set, the host adopts it. A shard with an
-            // older set counts as down.
+            // A settlement carries the set that the host knows, as other requests do. If a shard has a newer set, the
+            // host adopts this set. A shard with an older set counts as down.
             if scenario.rules.settle_carries {
                 self.adopt(host, place);
             }
@@ -386,7 +388,7 @@ impl State {
         true
     }
 
-    /// Reads the set of a node, and adopts it if it is newer.
+    /// Reads the set of a node, and adopts this set if it is newer than the set that the host knows.
     pub fn adopt(&mut self, host: usize, node: usize) -> bool {
         let there = &self.nodes[node];
         let is_news = there.is_up && there.main.set.number > self.hosts[host].known.number;
@@ -396,8 +398,8 @@ impl State {
         is_news
     }
 
-    /// A server answers for a node, and the host has not met it. Before the host uses it, it reads the sets of all
-    /// nodes that answer. (A lagging replica has the previous set.)
+    /// A server answers for a node, and the host has not met this server. Before the host uses the server, it reads the
+    /// sets of all nodes that answer. (A lagging replica has the previous set.)
     fn meet(&mut self, host: usize, node: usize) -> bool {
         for other in 0..NODES {
             self.adopt(host, other);

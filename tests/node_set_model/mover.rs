@@ -1,5 +1,5 @@
-//! The command that changes the set, one step at a time. It may die between any two steps and be started again. It then
-//! reads everything it needs from the nodes.
+//! The command that changes the set, one step at a time. The command may die between any two steps. When it is started
+//! again, it reads everything that it needs from the nodes.
 
 use crate::model::{Copy, NODES, Names, Rules, Scenario, Set, State};
 
@@ -11,18 +11,18 @@ pub enum Mover {
         set: Set,
         node: usize,
     },
-    /// Waits until the goal is on all replicas. `servers` are those that have answered so far.
+    /// Waits until the goal is on all replicas. `servers`: for each node, the server that has answered.
     FenceSafe {
         set: Set,
         servers: Servers,
     },
-    /// Removes old copies from nodes that fell back: those that had already been moved away.
+    /// Removes old copies of the job from nodes that fell back, if the job had already been moved away.
     Clear {
         set: Set,
         node: usize,
         servers: Servers,
     },
-    /// Reads what the node has.
+    /// Reads the copy of the job on the node.
     Look {
         set: Set,
         node: usize,
@@ -47,7 +47,7 @@ pub enum Mover {
         copy: Copy,
         servers: Servers,
     },
-    /// Waits until everything that was dropped is gone from the replicas.
+    /// Waits until the dropped copies are gone from the replicas, too.
     DropsSafe {
         set: Set,
         servers: Servers,
@@ -68,7 +68,7 @@ fn has(names: Names, node: usize) -> bool {
 }
 
 impl State {
-    /// Makes the command's next step. Returns false if it must wait.
+    /// Makes the command's next step. Returns false if the command must wait.
     pub fn step(&mut self, scenario: &Scenario) -> Result<bool, String> {
         let before = self.mover;
         self.mover = match before {
@@ -105,9 +105,9 @@ impl State {
         Ok(self.mover != before)
     }
 
-    /// Reads the set of all nodes. If a change is under way, continues it. Otherwise begins a change if the nodes do
-    /// not have the goal yet. Also begins a change if a node does not have the newest set, so that the command looks at
-    /// this node again.
+    /// Reads the set of all nodes. If a change is under way, continues this change. Otherwise begins a change if the
+    /// nodes do not have the goal yet. Also begins a change if a node does not have the newest set, so that the command
+    /// looks at this node again.
     fn begin(&mut self, scenario: &Scenario) -> Mover {
         if self.nodes.iter().any(|node| !node.is_up) {
             return Mover::Idle;
@@ -118,7 +118,7 @@ impl State {
             return Mover::Fence { set: newest, node: 0 };
         }
         // A node without the newest set has fallen back, or the command died before it had opened the set there. In
-        // both cases the command looks at it again.
+        // both cases the command looks at this node again.
         let names = newest.names;
         let fell_back = (0..NODES).any(|node| has(names, node) && self.nodes[node].main.set != newest);
         if names == scenario.goal && newest.number > 1 && !fell_back {
@@ -185,8 +185,8 @@ impl State {
         if !self.runs_there(set, home) {
             return self.refused(home);
         }
-        // A replica that does not follow lacks this copy, just as it lacks what clients add. If that replica is
-        // promoted, the loss is the fault of Redis.
+        // A replica that does not follow lacks this copy, just as it lacks the jobs that clients add. If that replica
+        // is promoted, the loss is the fault of Redis.
         (self.nodes[home].main.copy, self.nodes[home].is_ahead_of_old) = (Some(copy), true);
         Mover::CopySafe { set, node, copy, servers }
     }
@@ -202,7 +202,7 @@ impl State {
         if !self.runs_there(set, node) {
             return Ok(self.refused(node));
         }
-        // Nothing can have changed the copy: everything is fenced.
+        // The copy cannot have changed, because all nodes are fenced.
         if self.nodes[node].main.copy.take() != Some(copy) && scenario.rules == Rules::ALL {
             return Err(format!("node {node} has another copy than was put at the home"));
         }
@@ -232,8 +232,8 @@ impl State {
         self.nodes.map(|node| node.server)
     }
 
-    /// Returns the next step once all replicas have what their nodes have. A server that took over in the meantime may
-    /// lack some of it. Then everything begins again at the fence.
+    /// Returns the next step when all replicas have the data of their nodes. A server that took over in the meantime
+    /// may lack some of this data. Then the command begins again with `Fence`.
     fn once_safe(&self, set: Set, servers: Servers, waits: bool, next: Mover, scenario: &Scenario) -> Mover {
         let concerned = (0..NODES).filter(|node| has(set.names | set.goal, *node));
         let mut concerned = concerned.map(|node| &self.nodes[node]);

@@ -12,8 +12,8 @@ use crate::servers::{Node, Server};
 use crate::stage::{SETTLE, Stage};
 use crate::workers::Workers;
 
-/// How long parked jobs may take to be made due, and then to be delivered. A client may let the lease of a job run out, and
-/// no lease expires in the ten seconds after a move.
+/// How long the test waits until all parked jobs are due, and then until all are delivered. This is longer than ten
+/// seconds, because a client may let a lease run out, and no lease expires in the ten seconds after a move.
 const RELEASE: Duration = Duration::from_secs(15);
 
 /// The result of a seed.
@@ -23,7 +23,7 @@ pub struct Report {
     pub history: History,
     pub schedule: Schedule,
     pub took: Duration,
-    /// Calls of more than 10 ms since each server was last started: how many, and the longest in ms.
+    /// The calls that took a server more than 10 ms since it was last started: their number, and the longest in ms.
     slow: (usize, u64),
     log: String,
 }
@@ -52,7 +52,8 @@ impl Report {
         )
     }
 
-    /// Returns what is wrong, how it happened, and what was done.
+    /// Returns the schedule, the findings, what happened to some of the ids with a finding, and the end of the daemon's
+    /// log.
     pub fn full(&self) -> String {
         let mut text = format!("{}\n{}", self.line(), self.schedule);
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -73,7 +74,7 @@ impl Report {
     }
 }
 
-/// Plays a seed. `nodes`: how many nodes, if the seed does not decide that.
+/// Plays a seed. `nodes`: the number of nodes. `None`: the seed decides.
 pub fn play(seed: u64, extent: Extent, nodes: Option<usize>) -> Report {
     let began = Instant::now();
     let schedule = Schedule::new(seed, extent, nodes);

@@ -1,4 +1,4 @@
-//! The commands that change the set of nodes, as people use them. Only this file knows how the set is changed.
+//! The commands that change the set of nodes, as operators use them. Only this file knows how the set is changed.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::{Daemon, SLOTS, all_new};
 pub struct Set {
     sections: Vec<(String, String)>,
     is_named: Vec<bool>,
-    /// The rest of the configuration.
+    /// The configuration without the section of the store.
     rest: String,
 }
 
@@ -24,8 +24,8 @@ impl Set {
         Set { sections, is_named, rest }
     }
 
-    /// Gives a running daemon exactly these nodes, as the documents describe it: with the configuration and HUP. Waits
-    /// until all its processes use it.
+    /// Gives a running daemon exactly these nodes, as the documents describe: with a changed configuration and HUP.
+    /// Waits until all its processes use the new configuration.
     pub fn change(&mut self, daemon: &Daemon, nodes: &[usize]) {
         let before = daemon.wait_all_up(SLOTS);
         (0..self.is_named.len()).for_each(|n| self.is_named[n] = nodes.contains(&n));
@@ -34,8 +34,8 @@ impl Set {
         all_new(daemon, &before);
     }
 
-    /// Whether each node of the configuration is up: it is in the set, it answers, and it is not older. Then no jobs
-    /// are being moved.
+    /// Whether each node of the configuration is up: it is in the set, it answers, and it is not older. If all nodes
+    /// are up, no jobs are being moved.
     pub fn is_settled(&self, config: &Path) -> bool {
         let out = self.command(&["list", "--json"], config).stdout(Stdio::piped()).output().unwrap();
         let Ok(rows) = serde_json::from_slice::<Value>(&out.stdout) else { return false };
@@ -72,12 +72,12 @@ impl Set {
         self.is_named[node] = true;
     }
 
-    /// Removes a node from the configuration after the command has succeeded.
+    /// Removes a node from the configuration, as an operator does after the command of `take_out` has succeeded.
     pub fn is_taken_out(&mut self, node: usize) {
         self.is_named[node] = false;
     }
 
-    /// Returns the command that gives a node its share once the configuration names it.
+    /// Returns the command that gives a node its share of the jobs. The configuration must name the node first.
     pub fn bring_back(&self, node: usize, config: &Path) -> Command {
         self.command(&["move", "--add", &self.sections[node].0], config)
     }
@@ -90,7 +90,7 @@ impl Set {
     }
 }
 
-/// A command that runs in the background, and is killed when this is dropped.
+/// A command that runs in the background. It is killed when this value is dropped.
 pub struct Running(Child);
 
 impl Running {
@@ -98,12 +98,12 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// Returns whether the command has succeeded. `None`: it still runs.
+    /// Returns whether the command has succeeded. `None`: the command still runs.
     pub fn ended(&mut self) -> Option<bool> {
         self.0.try_wait().unwrap().map(|status| status.success())
     }
 
-    /// Waits until the command ends. Kills it after the deadline.
+    /// Waits until the command ends, and returns whether it has succeeded. Kills the command after the deadline.
     pub fn wait_or_kill(mut self, deadline: Duration) -> bool {
         let until = Instant::now() + deadline;
         loop {

@@ -1,5 +1,5 @@
-//! The clients of a campaign. Each plays its part of the schedule, and records the answers. Those of the TCP port send
-//! each batch at once, before they read an answer.
+//! The clients of a campaign. Each client plays its part of the schedule, and records the answers. A client of the TCP
+//! port sends a whole batch at once, before it reads an answer.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::ledger::{MILLISECOND, Micros, Operation, OperationKind, Outcome, Rule
 use crate::requests::{Ask, Batch};
 use crate::sink::body;
 
-/// Returns a number for another connection.
+/// Returns a new number for a connection.
 pub fn next_line() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -56,7 +56,7 @@ impl Clients {
         line.noted
     }
 
-    /// Plays a part over HTTP, with one connection for each request.
+    /// Plays a part of the schedule over HTTP, with one connection for each request.
     pub fn play_http(&self, batches: &[Batch]) -> Vec<Operation> {
         let mut noted = Vec::new();
         for batch in batches {
@@ -83,7 +83,7 @@ impl Clients {
     }
 }
 
-/// A connection to the TCP port. It is opened again when it breaks.
+/// A connection to the TCP port. When the connection breaks, the next request opens a new one.
 pub struct Line<'a> {
     clients: &'a Clients,
     connection: Option<(u64, TcpClient)>,
@@ -96,7 +96,7 @@ impl<'a> Line<'a> {
         Line { clients, connection: None, number: 0, noted: Vec::new() }
     }
 
-    /// Sends all these requests, and reads the answers. A request that was sent and not answered is unknown.
+    /// Sends all these requests, and reads the answers. If a request was sent but not answered, its outcome is unknown.
     pub fn play(&mut self, requests: &[Vec<Ask>]) {
         if self.connection.is_none() {
             let Ok(client) = TcpClient::connect(self.clients.tcp, Framing::Binary) else {
@@ -184,8 +184,8 @@ fn job(ask: &Ask) -> Value {
     })
 }
 
-/// Returns the outcome of a code. Some codes say that nothing was done. With the other codes, it is not known whether
-/// something was done.
+/// Returns the outcome of a code. With `unknown` and `timeout`, it is not known whether something was done. All other
+/// codes say that nothing was done.
 pub fn refused(code: &str) -> Outcome {
     match code {
         "not_found" => Outcome::NotFound,
@@ -280,7 +280,7 @@ pub fn exchange(to: SocketAddr, method: &str, path: &str, body: &Value) -> Resul
     Ok((status, answer))
 }
 
-/// Returns how often each kind of request was answered in each way.
+/// Returns how often each outcome occurs, as text.
 pub fn figures(operations: &[Operation]) -> String {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for operation in operations {

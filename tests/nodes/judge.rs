@@ -1,5 +1,6 @@
-//! What must not be in a history. A rule reports a fault only if no order of the overlapping requests, and no outcome
-//! of the unknown requests, can explain what was seen.
+//! What must not be in a history. A version "comes" when the receiver gets its callback, or when a client reserves it.
+//! A rule reports a fault only if no order of the overlapping requests, and no outcome of the unknown requests, can
+//! explain what was seen.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -9,12 +10,12 @@ use crate::ledger::{
     Version,
 };
 
-/// An attempt that was in flight when its job was deleted or replaced begins at the receiver at most this much later.
+/// When a job is deleted or replaced, an attempt may be in flight. It reaches the receiver within this time.
 const IN_FLIGHT: Micros = 3 * SECOND / 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A version was acknowledged, and is nowhere.
+    /// A version was acknowledged, but it does not come, and no answer shows it.
     Lost,
     /// A version was acknowledged and is shown, but is not delivered.
     Stuck,
@@ -30,13 +31,13 @@ pub enum Kind {
     Hidden,
     /// An answer said that a job exists, but at this moment no job with the id can exist.
     Phantom,
-    /// An older version was shown.
+    /// An answer showed a version that had ended, or that no request had stored.
     Stale,
-    /// An add with `keep` or `reject` was stored although a job was there.
+    /// An add with `keep` or `reject` was stored although a job with the id existed.
     StoredTwice,
     /// The test asked for an id until the deadline, and got no answer.
     Unreachable,
-    /// The store's counts differ from what can be found.
+    /// The store's counts differ from the jobs that the test found.
     Count,
 }
 
@@ -44,7 +45,7 @@ pub enum Kind {
 pub struct Finding {
     pub kind: Kind,
     pub id: Option<Id>,
-    /// When it happened.
+    /// The time of the fault.
     pub at: Micros,
     pub text: String,
 }
@@ -56,7 +57,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Returns everything that is wrong.
+/// Returns all faults in a history.
 pub fn judge(history: &History) -> Vec<Finding> {
     let mut ids: BTreeMap<Id, Of> = BTreeMap::new();
     let of = |id| Of { history, id, operations: Vec::new(), deliveries: HashMap::new() };
@@ -97,8 +98,8 @@ pub fn repeated(history: &History) -> usize {
     more.len()
 }
 
-/// Returns how many versions were delivered although their replacement or deletion waited in a spool and had been
-/// answered. This is allowed, and only counted.
+/// Returns how many versions were delivered after the acknowledged replacement or deletion had been put in a spool.
+/// Such deliveries are allowed. They are only counted.
 pub fn behind_spools(history: &History) -> usize {
     let is_spooled = |o: &&Operation| o.ends_others() && o.outcome == Outcome::Spooled;
     let spooled: Vec<&Operation> = history.operations.iter().filter(is_spooled).collect();
@@ -111,11 +112,11 @@ pub fn behind_spools(history: &History) -> usize {
     history.deliveries.iter().filter(behind).count()
 }
 
-/// What concerns one id.
+/// The part of a history that concerns one id.
 struct Of<'a> {
     history: &'a History,
     id: Id,
-    /// Sorted by when they were sent.
+    /// Sorted by the time when they were sent.
     operations: Vec<&'a Operation>,
     deliveries: HashMap<Version, Vec<&'a Delivery>>,
 }
@@ -180,7 +181,7 @@ impl Of<'_> {
         }
         self.judge_reserve(delivery, say);
         let ended = |o: &&&Operation| o.ends_others() && self.is_firm(o) && self.is_before(creator, o);
-        // A change in a spool ends the earlier version when it is sent.
+        // A change in a spool ends the earlier version only when the spool sends the change.
         let reaches_until = |o: &Operation| match o.outcome {
             Outcome::Spooled => {
                 self.history.spools_empty_at.map_or(Micros::MAX, |at| self.in_flight_until(at))
@@ -195,7 +196,7 @@ impl Of<'_> {
         }
     }
 
-    /// Whether an answer is consistent with what must exist, and with what can exist.
+    /// Reports an answer that contradicts what must exist or what can exist.
     fn judge_answer(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let there = || self.operations.iter().find(|o| self.must_be_there(o, asked));
         match (&asked.operation_kind, &asked.outcome) {
@@ -266,7 +267,7 @@ impl Of<'_> {
         }
     }
 
-    /// Reports a version that must not be lost, if it was not delivered: it is lost, or stuck in the store.
+    /// Reports a version that was certainly stored, but was not delivered. It is lost, or it is stuck in the store.
     fn judge_presence(&self, creator: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let Some(version) = creator.version() else { return };
         let is_stored = match creator.operation_kind {
@@ -303,8 +304,8 @@ impl Of<'_> {
         }
     }
 
-    /// Returns the latest time at which a callback that was in flight at this moment may reach the receiver. Stopped
-    /// processes continue later.
+    /// Returns the latest time at which a callback that was in flight at `at` may reach the receiver. A process that
+    /// was stopped may send its callback after it continues.
     fn in_flight_until(&self, at: Micros) -> Micros {
         let mut until = at + IN_FLIGHT;
         loop {
@@ -324,8 +325,8 @@ impl Of<'_> {
         operation.outcome == Outcome::Done && !self.history.weak.iter().any(overlaps)
     }
 
-    /// Whether the operation was done, or will be done in the end. A change in a spool is lost only if a replica that
-    /// lacks it is promoted after the request was sent.
+    /// Whether the operation was done, or will be done in the end. A change in a spool can be lost in only one way:
+    /// after the request was sent, a replica that lacks the change is promoted.
     fn is_firm(&self, operation: &Operation) -> bool {
         let may_be_lost = |span: &crate::ledger::Span| span.to >= operation.sent;
         match operation.outcome {
@@ -347,14 +348,15 @@ impl Of<'_> {
     /// connection, from the order of the spool, or from the time.
     fn is_before(&self, one: &Operation, other: &Operation) -> bool {
         let in_order = one.line == other.line && one.number < other.number;
-        // A request about a job with a change in the spool comes after that change. Requests about dead letters do not.
+        // If the spool has a change of a job, a later request about this job is done after the change. Requests about
+        // dead letters do not wait for the spool.
         let is_behind = one.outcome == Outcome::Spooled
             && one.answered < other.sent
             && !matches!(other.operation_kind, OperationKind::Redrive | OperationKind::Purge);
         (in_order && one.outcome != Outcome::Unknown) || is_behind || self.latest(one) < other.sent
     }
 
-    /// Whether the version that one operation stored is pending during all of the other operation.
+    /// Whether the version that `creator` stored is certainly pending for the whole time of `asked`.
     fn must_be_there(&self, creator: &Operation, asked: &Operation) -> bool {
         let Some(version) = creator.version() else { return false };
         let stores = !matches!(creator.operation_kind, OperationKind::Add { rule: Rule::Keep, .. });
@@ -374,7 +376,7 @@ impl Of<'_> {
         !came && !self.operations.iter().any(may_end)
     }
 
-    /// Whether some version may exist at some moment during an operation.
+    /// Whether some version may exist at some moment during `asked`.
     fn can_be_there(&self, asked: &Operation) -> bool {
         let ended = |creator: &Operation| {
             let ends = |o: &&Operation| {

@@ -7,8 +7,8 @@ impl Of<'_> {
     /// Reports a reserved job that was acked before, or that comes before the end of the delay of its nack.
     pub(super) fn judge_reserve(&self, delivery: &Delivery, say: &mut impl FnMut(Kind, Micros, String)) {
         let Delivery { version, at, asked: Some(asked), .. } = *delivery else { return };
-        // A process may lease a job before the answer to an ack, and then be stopped for longer than the lease. So a
-        // client may get this job after that answer.
+        // A process may lease a job before an ack is answered, and may then be stopped for longer than the lease. So a
+        // client may get the job after the answer to the ack.
         let is_after = |o: &&&Operation| {
             self.is_certain(o) && (asked > o.answered || at > self.in_flight_until(o.answered))
         };
@@ -55,7 +55,7 @@ impl Of<'_> {
         let ends = |o: &&&Operation| {
             let is_end = match o.operation_kind {
                 OperationKind::Ack(acked) => acked == version,
-                // Versions that are shown after the other kinds of ends are judged with the other answers.
+                // Here, a shown version is checked only against acks. `judge_answer` checks it against the other ends.
                 _ if kind == Kind::Stale => false,
                 _ => o.ends_others() && o.version() != Some(version) && self.is_before(creator, o),
             };

@@ -44,7 +44,7 @@ impl TestHistory {
         self
     }
 
-    /// Adds a job that a client has reserved, and has not acked with success.
+    /// Adds a delivery: a client has reserved the job, and has not acked it with success.
     fn reserved(mut self, asked: u64, at: u64, version: Version) -> TestHistory {
         let (asked, at) = (Some(asked * SECOND / 10), at * SECOND / 10);
         self.0.deliveries.push(Delivery { id: ID, version, at, is_accepted: false, asked });
@@ -149,9 +149,9 @@ fn a_delivery_after_its_end_is_found_unless_it_was_in_flight() {
     // A process that held the job was stopped, and then continued.
     deleted().stopped(2, 35).came(40, 1).stands();
     deleted().stopped(20, 35).came(40, 1).has(Kind::Revived);
-    // The delete may have come first.
+    // The delete overlaps the add, so the delete may have been done first.
     test_history().asked(0, 3, add(1), Done).asked(2, 4, OperationKind::Delete, Done).came(40, 1).stands();
-    // What a master has acknowledged may be lost with it.
+    // If a master is lost, changes that it has acknowledged may be lost too.
     let mut history = deleted().came(40, 1);
     history.0.weak.push(Span { from: 2 * SECOND / 10, to: 4 * SECOND / 10 });
     history.stands();
@@ -190,7 +190,7 @@ fn what_is_asked_behind_a_spooled_change_sees_it() {
     let spooled = || test_history().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled);
     spooled().asked(4, 5, OperationKind::Get, Shown(1)).came(50, 2).has(Kind::Stale);
     spooled().asked(4, 5, OperationKind::Get, Shown(2)).came(50, 2).stands();
-    // The request is done after the entry was sent, so the older version cannot come after it.
+    // dq does the request after it has sent the spooled change. So the version of the spooled change cannot come later.
     spooled().asked(4, 5, add(3), Done).came(50, 2).came(60, 3).has(Kind::Revived);
     spooled().asked(4, 5, add(3), Spooled).came(60, 3).stands();
     spooled().asked(4, 5, add(3), Done).has(Kind::Lost);
@@ -247,7 +247,7 @@ fn an_add_that_had_to_find_the_other_is_stored_twice() {
     there().asked(2, 3, with(2, Rule::Reject), Done).came(31, 2).has(Kind::StoredTwice);
     there().asked(2, 3, with(2, Rule::Keep), Done).came(31, 2).has(Kind::StoredTwice);
     there().asked(2, 3, with(2, Rule::Keep), Done).stands();
-    // If there was nothing, a keep stores its job.
+    // If no job exists, an add with `keep` stores its job.
     test_history().asked(0, 1, with(1, Rule::Keep), Done).left(Found::Nothing).has(Kind::Lost);
     test_history().asked(0, 1, with(1, Rule::Keep), Done).came(2, 1).stands();
 }
@@ -278,7 +278,7 @@ fn an_acked_job_that_comes_again_is_found() {
     acked().stopped(2, 35).reserved(3, 40, 1).stands();
     acked().asked(5, 6, OperationKind::Get, Shown(1)).has(Kind::Stale);
     acked().asked(3, 6, OperationKind::Get, Shown(1)).stands();
-    // What a master has acknowledged may be lost with it.
+    // If a master is lost, changes that it has acknowledged may be lost too.
     let mut history = acked().reserved(5, 6, 1);
     history.0.weak.push(Span { from: 3 * SECOND / 10, to: 4 * SECOND / 10 });
     history.stands();

@@ -1,4 +1,5 @@
-//! A line to a server on a Unix socket. It can be slow, hold everything back, or be cut with everything that is on it.
+//! A line to a server on a Unix socket. The line can be slow, can hold requests back, or can be cut. A cut line loses
+//! everything that is on it.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,16 +13,17 @@ use std::time::Duration;
 struct State {
     delay_ms: AtomicU64,
     holds: AtomicBool,
-    /// A request of this many bytes makes the line hold everything back. 0: no request does.
+    /// When a request has at least this many bytes, the line begins to hold all requests back. 0: no request starts
+    /// this.
     holds_from: AtomicU64,
-    /// How often it was cut.
+    /// How often the line was cut.
     cuts: AtomicU64,
     /// How many bytes went to the server.
     sent: AtomicU64,
     open: Mutex<Vec<UnixStream>>,
 }
 
-/// Forwards to one server.
+/// A line to one server.
 pub struct SlowLine {
     dir: tempfile::TempDir,
     state: Arc<State>,
@@ -57,12 +59,12 @@ impl SlowLine {
         self.state.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// From the next request of this many bytes on (including it), forwards nothing until the line is cut.
+    /// Holds back the next request that has at least this many bytes, and all later requests, until the line is cut.
     pub fn hold_from(&self, bytes: u64) {
         self.state.holds_from.store(bytes, Ordering::SeqCst);
     }
 
-    /// Whether it holds everything back.
+    /// Whether the line holds requests back.
     pub fn holds(&self) -> bool {
         self.state.holds.load(Ordering::SeqCst)
     }

@@ -12,12 +12,12 @@ pub const SECOND: Micros = 1_000_000;
 /// The number of a body. Each body that is stored under an id has its own number.
 pub type Version = u64;
 
-/// A job's id. Its kind says how it is used.
+/// The id of a job. The variant says how the clients use the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Id {
     /// One of a few ids that all clients use at the same time.
     Shared(u32),
-    /// It is added once.
+    /// An id that is added once.
     Single(u32),
     /// An id that is added once. The deliveries of its job fail until the end, so the job becomes a dead letter.
     Failing(u32),
@@ -27,7 +27,7 @@ pub enum Id {
 }
 
 impl Id {
-    /// Returns its topic.
+    /// Returns the topic of the id.
     pub fn topic(self) -> &'static str {
         match self {
             Id::Shared(_) | Id::Single(_) => "t",
@@ -68,7 +68,7 @@ pub enum Rule {
     Reject,
 }
 
-/// What was asked for.
+/// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationKind {
     Add {
@@ -87,9 +87,9 @@ pub enum OperationKind {
     Redrive,
     /// Removes the dead letters of the id.
     Purge,
-    /// The client that reserved this version is done with it.
+    /// The client that reserved this version has done its work.
     Ack(Version),
-    /// The client that reserved this version could not do it. The version comes again after the delay.
+    /// The client that reserved this version could not do its work. The version comes again after the delay.
     Nack {
         version: Version,
         delay: Micros,
@@ -98,7 +98,7 @@ pub enum OperationKind {
     Extend(Version),
 }
 
-/// The answer.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done,
@@ -107,9 +107,9 @@ pub enum Outcome {
     /// A `get` that shows this version.
     Shown(Version),
     NotFound,
-    /// A `reject` that found a job.
+    /// An add with `reject` that found a job with the id.
     Exists,
-    /// Nothing was changed, for this reason.
+    /// Nothing was changed. The text is the code of the refusal.
     Refused(String),
     /// The request may have been done, or may be done later.
     Unknown,
@@ -118,7 +118,7 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub struct Operation {
     pub id: Id,
-    /// The connection on which it was sent. A reopened connection has another number.
+    /// The number of the connection on which the request was sent. A reopened connection has another number.
     pub line: u64,
     /// The number of the request on its connection.
     pub number: u64,
@@ -134,7 +134,7 @@ impl Operation {
         matches!(self.outcome, Outcome::Done | Outcome::Spooled | Outcome::Unknown)
     }
 
-    /// Returns the version that it may have stored.
+    /// Returns the version that the operation may have stored.
     pub fn version(&self) -> Option<Version> {
         match self.operation_kind {
             OperationKind::Add { version, .. } | OperationKind::Patch { version, .. } => Some(version),
@@ -142,7 +142,7 @@ impl Operation {
         }
     }
 
-    /// Whether such a request ends the earlier version.
+    /// Whether a request of this kind ends the earlier version of the job.
     pub fn ends_others(&self) -> bool {
         match self.operation_kind {
             OperationKind::Add { rule, .. } => rule == Rule::Replace,
@@ -156,7 +156,7 @@ impl Operation {
         }
     }
 
-    /// Returns the version whose lease the client reported about.
+    /// If the request is a report about a lease, returns the leased version.
     pub fn reported(&self) -> Option<Version> {
         match self.operation_kind {
             OperationKind::Ack(version)
@@ -173,9 +173,9 @@ pub struct Delivery {
     pub id: Id,
     pub version: Version,
     pub at: Micros,
-    /// Whether the receiver accepted it, or the ack of the client was answered with success.
+    /// Whether the receiver accepted the callback, or the ack of the client was answered with success.
     pub is_accepted: bool,
-    /// When the client sent its reserve. `None`: it was a callback.
+    /// When the client sent its reserve request. `None`: the delivery was a callback.
     pub asked: Option<Micros>,
 }
 
@@ -186,7 +186,7 @@ pub struct Span {
     pub to: Micros,
 }
 
-/// What an id has at a moment.
+/// The job of an id at some moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     Nothing,
@@ -196,7 +196,7 @@ pub enum Found {
     NoAnswer(String),
 }
 
-/// How many jobs the store counts, and how many were found by asking for each id.
+/// The number of pending jobs and of dead letters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     pub pending: u64,
@@ -215,22 +215,22 @@ pub struct Census {
 pub struct History {
     pub operations: Vec<Operation>,
     pub deliveries: Vec<Delivery>,
-    /// When some process was stopped. What it had in hand continues afterwards.
+    /// The times in which a process was stopped. Afterwards, the process continues the work that it had begun.
     pub stops: Vec<Span>,
-    /// When an acknowledged change may be undone, because a replica that lacks it was promoted.
+    /// The times in which an acknowledged change may be lost, because a replica that lacks the change was promoted.
     pub weak: Vec<Span>,
-    /// When the spools were empty. `None`: they have not been emptied.
+    /// When the test first found the spool empty, after all faults. `None`: it has not found this yet.
     pub spools_empty_at: Option<Micros>,
     /// How much too early a job may come after it moved between servers whose clocks differ.
     pub clocks_differ_by: Micros,
     pub censuses: Vec<Census>,
-    /// What is left after all pending jobs were made due and had time to be delivered.
+    /// The job of each id at the end, after all pending jobs were made due and had time to be delivered.
     pub left: BTreeMap<Id, Found>,
 }
 
 impl History {
-    /// Returns what happened to an id around a moment, in order, for people. Refused requests changed nothing and are
-    /// left out.
+    /// Returns a text for people: what happened to an id around a moment, in order. Refused requests are left out,
+    /// because they changed nothing.
     pub fn story(&self, id: Id, around: Micros) -> String {
         let mut lines: Vec<(Micros, String)> = Vec::new();
         let is_shown = |o: &&Operation| o.id == id && !matches!(o.outcome, Outcome::Refused(_));

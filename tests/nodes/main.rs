@@ -1,11 +1,11 @@
-//! Redis nodes that fail in every way, under clients that use the same ids at the same time. What was acknowledged must
-//! not be lost, and must not be delivered after it was deleted, replaced or acked. Some ids are of a topic whose jobs
-//! clients reserve (`workers`).
+//! Redis nodes fail in every way while clients use the same ids at the same time. A job that was acknowledged must not
+//! be lost, and must not be delivered after it was deleted, replaced or acked. Some ids belong to a pull topic: clients
+//! reserve their jobs (`workers`).
 //!
 //! The schedule, the ledger and the judgement are pure (`schedule`, `ledger`, `judge`); the other modules act. They see
 //! the daemon and its servers only from outside: through the ports, the `dq` command and signals.
 //!
-//! `make nodes SEEDS=1..40` plays whole campaigns. `make nodes SEED=7` plays one of them again, with the same faults
+//! `make nodes SEEDS=1..40` plays whole campaigns. `make nodes SEED=7` plays one campaign again, with the same faults
 //! and requests, but not with the same timing. `NODES=1` sets the number of nodes. `cargo test --test nodes` plays a
 //! short form. `make nodes-cases` plays the cases of `cases`.
 
@@ -32,7 +32,7 @@ use std::ops::RangeInclusive;
 
 use schedule::Extent;
 
-/// Plays these seeds, one after the other, and reports what is wrong with any of them.
+/// Plays the campaigns of these seeds, one after the other. Fails if a campaign has findings.
 fn play(seeds: RangeInclusive<u64>, extent: Extent, nodes: Option<usize>) {
     let mut failed = Vec::new();
     for seed in seeds {
@@ -47,7 +47,7 @@ fn play(seeds: RangeInclusive<u64>, extent: Extent, nodes: Option<usize>) {
     assert!(failed.is_empty(), "seeds with findings: {failed:?}");
 }
 
-/// Returns the seeds. `SEEDS=1..40` includes the last one.
+/// Returns the seeds. `SEEDS=1..40` includes seed 40.
 fn seeds() -> RangeInclusive<u64> {
     let of = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |text: &str| text.trim().parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is no seed"));

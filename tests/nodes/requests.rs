@@ -7,7 +7,7 @@ use crate::ledger::{Id, MILLISECOND, Micros, OperationKind, Rule, SECOND, Versio
 /// A delay that is longer than any campaign, even if clocks differ by two hours.
 pub const PARKED: Micros = 6 * 3600 * SECOND;
 
-/// One job of an add, or another request.
+/// A request about one id. An add of several jobs (`madd`) has one `Ask` for each job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     pub id: Id,
@@ -20,9 +20,9 @@ pub struct Ask {
 pub enum Fate {
     Accepted,
     AcceptedSlowly,
-    /// It refuses the first attempt. (A client may also let the first lease run out.)
+    /// The receiver or the client refuses the first attempt. (A client may also let the first lease run out.)
     SecondAttempt,
-    /// It refuses all attempts until the end.
+    /// The receiver or the client refuses all attempts until the end of the campaign.
     Refused,
 }
 
@@ -37,14 +37,14 @@ impl Fate {
     }
 }
 
-/// What a client sends at once, after a pause. A request with more than one ask is a `madd`.
+/// The requests that a client sends at once, after a pause. A request with more than one `Ask` is a `madd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub pause: Micros,
     pub requests: Vec<Vec<Ask>>,
 }
 
-/// Draws the requests of clients for this length of time.
+/// Draws the requests that clients send within the time `length`.
 pub struct Requests<'a> {
     random: &'a mut Rng,
     length: Micros,
@@ -81,7 +81,8 @@ impl<'a> Requests<'a> {
                     continue;
                 }
                 let jobs: Vec<Ask> = (0..self.random.u64(2..40)).map(|_| self.add()).collect();
-                // The request that follows at once is about one of the jobs of the `madd`, preferably the last one.
+                // In half of the cases, another request follows at once. If clients share the id of the last job, the
+                // request is about this id.
                 let last = jobs[jobs.len() - 1].id;
                 requests.push(jobs);
                 if self.random.bool() {
@@ -148,7 +149,7 @@ impl<'a> Requests<'a> {
         OperationKind::Patch { version: self.version(), delay: self.delay() }
     }
 
-    /// Draws an add that replaces, with an id of either kind.
+    /// Draws an add with the rule `Replace`. The id is a shared id or a new one.
     fn add(&mut self) -> Ask {
         let (version, delay, fate) = (self.version(), self.delay(), self.fate());
         let id = if self.random.u8(0..6) == 0 {

@@ -1,5 +1,5 @@
-//! What happens in a campaign, drawn from one seed before it begins: what fails and when, and what each client asks
-//! for.
+//! Draws from one seed, before a campaign begins, what will happen in it: which faults occur and when, and what each
+//! client asks for.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::requests::{Batch, Requests};
 pub enum Extent {
     /// The extent that is played for each change of the code: processes and one node fail.
     Short,
-    /// Everything.
+    /// All faults.
     Full,
 }
 
@@ -27,7 +27,7 @@ pub struct Shape {
     pub offsets_ms: Vec<i64>,
 }
 
-/// The children of a master, as the system names them.
+/// The names of the children of a master. The system cuts a name after 15 bytes.
 const ROLES: [&str; 7] = [
     "dq-server",
     "dq-timer-0",
@@ -38,7 +38,7 @@ const ROLES: [&str; 7] = [
     "dq-http-server",
 ];
 
-/// A fault of the servers or the daemon. Numbers are nodes.
+/// A fault of the servers or of the daemon. A number is the index of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Kill(usize),
@@ -51,13 +51,13 @@ pub enum Fault {
     KillMaster,
     Hup,
     Usr2,
-    /// The replica no longer gets anything.
+    /// The replica no longer gets any changes.
     Lag(usize),
     /// The master is lost, and the lagging replica takes its place.
     Promote(usize),
     /// The old master is back, as a replica.
     Rejoin(usize),
-    /// The command that takes a node out of the set.
+    /// The command that takes a node out of the set is started.
     TakeOut(usize),
     /// The command is killed, if it still runs.
     BreakOff,
@@ -69,7 +69,7 @@ pub enum Fault {
 pub struct Schedule {
     pub seed: u64,
     pub shape: Shape,
-    /// How long clients send requests and things fail.
+    /// How long clients send requests and faults occur.
     pub length: Micros,
     pub faults: Vec<(Micros, Fault)>,
     /// The batches of each client of the TCP port.
@@ -79,12 +79,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Draws a campaign. `nodes`: how many nodes, if the seed does not decide that.
+    /// Draws a campaign. `nodes`: the number of nodes. `None`: the seed decides.
     pub fn new(seed: u64, extent: Extent, nodes: Option<usize>) -> Schedule {
         let mut random = Rng::with_seed(seed);
         let is_short = extent == Extent::Short;
         let length = if is_short { 6 * SECOND } else { 11 * SECOND };
-        // Four forms alternate, so that a few seeds play them all.
+        // Four shapes alternate (two in the short form), so that a few seeds play all of them.
         let nodes = nodes.unwrap_or(if is_short { 1 + (seed % 2) as usize } else { 2 + (seed % 2) as usize });
         let sentinel = !is_short && seed / 2 % 2 == 1;
         let differ = random.bool();
@@ -127,7 +127,7 @@ struct Faults<'a> {
 
 impl Faults<'_> {
     fn draw(mut self) -> Vec<(Micros, Fault)> {
-        // For each node, the time until which a fault that has begun occupies it.
+        // For each node, the time at which its present fault is over.
         let mut busy = vec![0; self.shape.nodes];
         let (mut set_busy, mut has_lagged, mut at) = (0, false, 400 * MILLISECOND);
         while at < self.length {

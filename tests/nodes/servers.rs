@@ -19,7 +19,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server whose clock is ahead by this much, and waits until it answers.
+    /// Starts a server with a clock that is ahead by `offset_ms`, and waits until it answers.
     pub fn start(offset_ms: i64) -> Server {
         let dir = in_memory();
         let process = spawn(&dir, offset_ms);
@@ -53,7 +53,8 @@ impl Server {
         self.wait();
     }
 
-    /// Stops the server, so that it hangs without closing anything, or lets it continue.
+    /// `true`: stops the process of the server. Its connections stay open, but get no answers. `false`: lets the
+    /// process continue.
     pub fn hang(&self, hangs: bool) {
         let signal = if hangs { Signal::SIGSTOP } else { Signal::SIGCONT };
         let _ = kill(Pid::from_raw(self.process.id() as i32), signal);
@@ -76,12 +77,12 @@ fn spawn(dir: &tempfile::TempDir, offset_ms: i64) -> Child {
     command.arg("--unixsocket").arg(dir.path().join("redis.sock")).arg("--dir").arg(dir.path());
     clock::shift(&mut command, offset_ms);
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
-    // SAFETY: it makes one system call.
+    // SAFETY: the closure makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A node in dq's sense.
+/// A node of dq: one server, or a group of servers.
 pub enum Node {
     Single(Server),
     /// A server behind a line that can be slow or cut.
@@ -147,7 +148,8 @@ impl Node {
         }
     }
 
-    /// Stops the replica, so that it gets nothing more. Returns which server it is, and which one is the master.
+    /// Kills the replica, so that it gets no more changes. Returns which server is the replica, and which server is the
+    /// master.
     pub fn lag(&self) -> Option<Lag> {
         let Node::Group(group) = self else { return None };
         let master = group.master()?;
@@ -156,7 +158,7 @@ impl Node {
         Some(Lag { master, replica })
     }
 
-    /// Kills the master, and starts the replica with the data that it had.
+    /// Kills the master, and starts the replica with the data that the replica had.
     pub fn promote(&self, lag: Lag) {
         if let Node::Group(group) = self {
             group.servers[lag.master].kill();
@@ -177,7 +179,7 @@ impl Node {
         group.is_whole()
     }
 
-    /// Prints what the servers of a group say of it.
+    /// Prints what the servers of a group report about the group.
     pub fn print(&self) {
         if let Node::Group(group) = self {
             println!("{}", group.describe());

@@ -1,4 +1,4 @@
-//! The receiver of all callbacks. It records each one, and answers as the job's fate says.
+//! The receiver of all callbacks. It records each callback, and answers as the fate of the job says.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::ledger::{Delivery, Id, Version};
 use crate::requests::Fate;
 
-/// Returns the body of a job. It distinguishes deliveries of this version from those of others.
+/// Returns the body of a job. The body contains the version, so that the sink knows which version was delivered.
 pub fn body(id: Id, version: Version, fate: Fate) -> Value {
     json!({"id": id.to_string(), "version": version, "fate": fate.word()})
 }
@@ -57,7 +57,7 @@ impl Sink {
         self.deliveries.lock().unwrap().clone()
     }
 
-    /// Returns the topics of a campaign. `more` is added to the first one.
+    /// Returns the topics of a campaign. `more` is added to the topic `t`.
     pub fn topics(&self, more: &str) -> String {
         let url = format!("http://{}/", self.address);
         let topic = |name: &str, more: &str| {

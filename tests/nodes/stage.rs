@@ -1,5 +1,5 @@
-//! The stage of a test: the servers, a daemon that uses them, and the clients. The functions here disturb them, and
-//! inspect them at the end.
+//! The stage of a test: the servers, a daemon that uses them, and the clients. The functions here cause the faults, and
+//! inspect the store at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::servers::{Lag, Node};
 use crate::sink::Sink;
 use crate::support::{Daemon, SECOND, SLOTS, eventually};
 
-/// How long jobs with abandoned leases, and everything else that is left, may take to come.
+/// How long the test waits until no job is ready or leased any more. Jobs with abandoned leases come last.
 pub const SETTLE: Duration = Duration::from_secs(20);
 
 /// The servers, the daemon, the clients, and the history of all of them.
@@ -30,16 +30,16 @@ pub struct Stage {
     pub clients: Clients,
     pub history: History,
     running: Option<(usize, Running)>,
-    /// When each stopped process was stopped, by its name.
+    /// The stopped processes: the name, the process id, and the time when it was stopped.
     stopped: Vec<(String, Pid, Micros)>,
-    /// The group that lags or was promoted, and since when.
+    /// The node whose replica lags or was promoted, its servers, and the time since which it lags.
     lag: Option<(usize, Lag, Micros)>,
     pub daemon: Daemon,
 }
 
 impl Stage {
-    /// Starts a daemon on these nodes. `away`: those that its configuration does not name yet. `more`: lines of the
-    /// topic.
+    /// Starts a daemon on these nodes. `away`: the nodes that its configuration does not name yet. `more`: additional
+    /// lines for the topic `t`.
     pub fn start(nodes: Vec<Node>, away: &[usize], more: &str) -> Stage {
         let begun = Instant::now();
         let sink = Sink::start(begun);
@@ -63,14 +63,14 @@ impl Stage {
         }
     }
 
-    /// Returns everything that is known at the end.
+    /// Returns the history, with all callbacks that the sink got.
     pub fn end(self) -> History {
         let mut history = self.history;
         history.deliveries = self.sink.deliveries();
         history
     }
 
-    /// Clients send requests, and things fail.
+    /// Plays the schedule: clients send requests, and faults occur. Returns the requests.
     pub fn disturb(&mut self, schedule: &Schedule) -> Vec<Operation> {
         let clients = Clients::new(self.clients.begun, self.daemon.port, self.daemon.http);
         let from = clients.now();
@@ -96,7 +96,7 @@ impl Stage {
         }
     }
 
-    /// Removes a node from the configuration when the command has emptied it.
+    /// Removes a node from the configuration after the command has emptied the node.
     fn follow_command(&mut self) {
         let Some((node, running)) = &mut self.running else { return };
         if let Some(well) = running.ended() {
@@ -190,7 +190,7 @@ impl Stage {
         if !self.nodes[node].is_promoted(lag) {
             eventually(20 * SECOND, "a promoted replica", || self.nodes[node].is_promoted(lag).then_some(()));
         }
-        // A change that was acknowledged just before the replica was lost may not have reached it.
+        // A change that was acknowledged just before the replica was lost may not have reached the replica.
         let to = now.max(self.clients.now()) + 1_000_000;
         self.history.weak.push(Span { from: since.saturating_sub(1_000_000), to });
         self.nodes[node].rejoin(lag);
@@ -219,7 +219,7 @@ impl Stage {
                 server.start_again();
             }
         }
-        // A new master has ended if the processes of its predecessor held its port for too long.
+        // If the processes of the old master held the port for too long, the new master has ended.
         if !crate::support::lives(self.daemon.pid()) {
             self.replace_master();
         }
@@ -272,7 +272,7 @@ impl Stage {
         (calls, longest)
     }
 
-    /// Redrives all dead letters of a topic, so that they are due after this delay. Returns how many there were.
+    /// Redrives all dead letters of a topic, so that they are due after this delay. Returns how many were redriven.
     pub fn redrive_all(&mut self, topic: &str, delay: &str) -> u64 {
         let sent = self.clients.now();
         let path = format!("/v1/topics/{topic}/dead/redrive");
@@ -296,7 +296,7 @@ impl Stage {
         answer["redriven"].as_u64().unwrap_or(0)
     }
 
-    /// Sends these requests on one new connection, some at once, and records the answers.
+    /// Sends these requests on one new connection, a hundred at once, and records the answers.
     pub fn ask(&mut self, asks: &[Ask]) -> Vec<Outcome> {
         let mut line = Line::new(&self.clients);
         for some in asks.chunks(100) {
@@ -340,15 +340,15 @@ impl Stage {
         found
     }
 
-    /// Whether an id has a dead letter, and no pending job. (Over TCP, a get does not say that.) If a failing job was
-    /// moved to a server whose clock is behind, its second attempt comes late.
+    /// Whether an id has a dead letter, and no pending job. (Over TCP, a get does not say this.) A job of a failing id
+    /// may still be pending: if it was moved to a server with a clock that is behind, its second attempt comes late.
     fn is_dead(&self, id: Id) -> bool {
         let path = format!("/v1/topics/{}/jobs/{id}", id.topic());
         let answer = exchange(self.clients.http, "GET", &path, &serde_json::Value::Null);
         matches!(answer, Ok((200, job)) if job["state"] == "dead")
     }
 
-    /// Returns the store's counts. `None`: the store cannot answer now.
+    /// Returns the store's counts, and whether no job is ready or leased. `None`: the store cannot answer now.
     pub fn reported_count(&self) -> Option<(Count, bool)> {
         let mut client = cli::TcpClient::connect(self.clients.tcp, protocol::dq::Framing::Binary).ok()?;
         let (mut count, mut is_quiet) = (Count::default(), true);
@@ -364,7 +364,7 @@ impl Stage {
         Some((count, is_quiet))
     }
 
-    /// Waits until nothing is in flight any more, and compares the store's counts with what can be found.
+    /// Waits until no job is ready or leased, and compares the store's counts with the jobs that can be found.
     pub fn look(&mut self, when: &'static str, patience: Duration) {
         self.wait_for_spool();
         let deadline = Instant::now() + patience;
@@ -390,7 +390,7 @@ impl Stage {
         }
     }
 
-    /// Delivers everything that waits, within twice this time.
+    /// Makes all jobs due, and waits until they are delivered. Each of these two steps may take the time `patience`.
     pub fn release(&mut self, patience: Duration) {
         self.sink.accept_all();
         let left = self.history.left.iter().filter(|(_, found)| **found != Found::Nothing).map(|(id, _)| *id);

@@ -1,4 +1,4 @@
-//! Clients that reserve jobs through a whole campaign, until nothing is left. They report what the fate of each version
+//! Clients that reserve jobs during a whole campaign, until no job is left. They report what the fate of each version
 //! says: they ack it, extend its lease first, nack it once, or let its lease run out once.
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use crate::clients::{Broken, Clients, exchange, next_line, refused};
 use crate::ledger::{Delivery, Id, MILLISECOND, Micros, Operation, OperationKind, Outcome, Version};
 use crate::requests::Fate;
 
-/// How long a lease holds: short, so that some run out while a process is stopped.
+/// The length of a lease. It is short, so that some leases run out while a process is stopped.
 const LEASE: &str = "1500ms";
 
 /// How long a version that was nacked waits.
@@ -48,7 +48,7 @@ impl Workers {
         Workers { is_over, threads }
     }
 
-    /// Ends the clients. Returns their requests, and the jobs that they have got.
+    /// Ends the clients. Returns their requests, and the jobs that they have reserved.
     pub fn end(mut self) -> (Vec<Operation>, Vec<Delivery>) {
         self.is_over.store(true, Ordering::SeqCst);
         let (mut operations, mut deliveries) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ impl Drop for Workers {
 enum Port {
     /// The connection is kept until it breaks.
     Tcp(Option<TcpClient>),
-    /// Each request has a connection of its own.
+    /// Each request has its own connection.
     Http,
 }
 

@@ -71,7 +71,7 @@ def files():
     require(len(configurations) == 4, "four configurations")
     for text in configurations:
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-            # The file with the password is a Secret of the cluster.
+            # The file with the password is a Secret of the cluster, so this check has no such file.
             file.write("\n".join(line for line in text.split("\n") if not line.startswith("password_file")))
             file.flush()
             run(DIST / "dq-master", "--config", file.name, "--check")
@@ -163,7 +163,7 @@ def image(folder):
             require(result["acknowledged"] > 100 and not (result["failed"] or result["missing"] or result["early"]),
                     f"the jobs arrive: {result}")
 
-            # Orphans of a container become children of its first process, which has to wait for them.
+            # If a process in a container loses its parent, the first process becomes its parent, and must reap it.
             inside("sh", "-c", "(sleep 0.2 & exec true)")
             inside("sh", "-c", "kill -USR2 1")
             eventually(60, "the rolling restart is done", lambda: "USR2" in inside("dq", "status").stdout

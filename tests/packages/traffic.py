@@ -86,7 +86,7 @@ async def main(seconds, per_second):
         await asyncio.sleep(0.05)
     server.close()
     sum_of["missing"] = len(due.keys() - arrived.keys())
-    # The clocks are the same, and a due time is rounded to a millisecond.
+    # A due time is rounded to a millisecond, so a job may seem to arrive up to 1 ms early.
     sum_of["early"] = sum(1 for name, at in due.items() if name in arrived and arrived[name][0] < at - 0.001)
     sum_of["again"] = sum(len(times) - 1 for times in arrived.values())
     print(json.dumps(sum_of), flush=True)

@@ -1,21 +1,21 @@
-//! Goes through all orders of events, or through random ones. Judges each reached state, and also the state that
-//! follows from it when everything is healed.
+//! Plays all orders of events, or random orders. Judges each reached state, and also the state that follows from it
+//! when everything is healed.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::model::{Event, State};
 use crate::scenario::Scenario;
 
-/// How many steps it may take until nothing waits.
+/// The maximum number of healing events after which nothing may wait any more.
 const HEALED_WITHIN: usize = 200;
 
-/// How many events a random walk has.
+/// How many events a random walk tries.
 const WALK: usize = 120;
 
 /// A set of states.
 type HashSet = std::collections::HashSet<State, BuildHasherDefault<StateHasher>>;
 
-/// A hasher that is faster than the usual one in a build without optimisation.
+/// A hasher. In a build without optimisation, it is faster than the usual hasher.
 #[derive(Default)]
 struct StateHasher(u64);
 
@@ -49,7 +49,7 @@ impl Hasher for StateHasher {
     }
 }
 
-/// Returns how many states there are, or the first fault with the shortest way to it.
+/// Returns the number of states, or the first fault with the shortest sequence of events that leads to it.
 pub fn explore(scenario: &Scenario) -> Result<usize, String> {
     let first = State::new(scenario);
     let mut seen = HashSet::from_iter([first]);

@@ -3,9 +3,9 @@
 //! may change. The sender can die between any two steps, a shard can go down, an answer can be lost, and a message can
 //! arrive at any later time. docs/internals/NODES.md has the rules of the model.
 //!
-//! Every order of every event within the budgets of a scenario is explored. Each state is judged. For each state, the
-//! model also judges the end state that follows when all servers answer. A rule can be left out ([`Rules`]), to show
-//! that the model finds the faults that the rule prevents.
+//! The model explores all orders of the events that the budgets of a scenario allow. Each state is judged. For each
+//! state, the model also judges the end state that follows when all servers answer. A rule can be left out ([`Rules`]),
+//! to show that the model finds the faults that the rule prevents.
 
 mod explore;
 mod model;
@@ -66,7 +66,7 @@ fn is_thorough() -> bool {
     std::env::var_os("SPOOL_MODEL").is_some()
 }
 
-/// Returns what is explored: names and scenarios.
+/// Returns the scenarios that are explored, with their names.
 fn scenarios() -> Vec<(&'static str, Scenario)> {
     let none = Budgets { changes: 2, flying: 1, ..Budgets::default() };
     let (crash, outage) = (Budgets { crashes: 1, ..none }, Budgets { outages: 1, ..none });
@@ -84,7 +84,7 @@ fn scenarios() -> Vec<(&'static str, Scenario)> {
         ("a node is emptied", with(emptied(), outage)),
         ("a node is forgotten", with(forgotten(), outage)),
     ];
-    // These take some minutes.
+    // These scenarios take some minutes.
     if is_thorough() {
         let more = Budgets { others: 1, ..both };
         all.extend([
@@ -136,7 +136,7 @@ fn seeded_walks_with_larger_budgets_find_no_fault() {
     ] {
         for seed in 0..walks {
             let mut scenario = Scenario { page: 1 + seed as usize % 2, ..with(scenario, budgets) };
-            // The model has no dead letters where a node is forgotten and adopted.
+            // In scenarios in which a node is forgotten and adopted, the model has no dead letters.
             scenario.budgets.deaths *= u8::from(scenario.change != Change::Forget);
             if let Err(fault) = walk(&scenario, seed) {
                 panic!("{name}, seed {seed}: {fault}");

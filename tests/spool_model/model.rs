@@ -17,19 +17,19 @@ pub const FLYING: usize = 4;
 /// The maximum number of changes by the host with the spool, plus one.
 const CHANGES: usize = 16;
 
-/// For each job, the number of the entry in question. 0: none.
+/// For each job, the number of an entry. 0: no entry.
 pub type Entries = [u8; IDS];
 
-/// For each job, some of its versions: one bit for the number of each change.
+/// For each job, a set of its versions. The change with the number n has bit n.
 type Versions = [u16; IDS];
 
-/// The change of a job that waits on the host's disk. `seq` 0: none.
+/// The change of a job that waits on the host's disk. `seq` 0: no change waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub seq: u8,
-    /// The batch in which it was sent.
+    /// The number of the batch in which the entry was sent. 0: the entry was not sent.
     pub batch: u8,
-    /// The dead letters of the job that are older than the time since which the entry waits.
+    /// The dead letters that the job already had when the entry began to wait.
     older: u16,
 }
 
@@ -57,37 +57,38 @@ pub struct Shard {
     pub is_up: bool,
     /// The number of the set. The sets 1, 3 and 5 are open. In the sets 2 and 4, jobs are being moved.
     pub set: u8,
-    /// For each job, the change that stored it: a number of the host with the spool, or another host's change. 0: it
-    /// does not exist.
+    /// For each job, the number of the change that stored it. A change by the other host has the bit `OTHER`. 0: the
+    /// job does not exist.
     pub jobs: [u8; IDS],
     /// The versions of each job that became dead letters.
     letters: Versions,
-    /// The last batch of each sender.
+    /// For each sender, the number of the last batch that this shard has taken from it.
     pub memory: [u8; NAMES],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State {
     pub shards: [Shard; SHARDS],
-    /// The host's disk.
+    /// The entries on the host's disk, by job. (`noted` is on this disk too.)
     pub entries: [Entry; IDS],
     pub noted: [Option<Noted>; NOTED],
     pub flying: [Option<Message>; FLYING],
     pub sender: Option<Sender>,
-    /// How far the change of the set is.
+    /// How many steps of the change of the set are done.
     moved: u8,
-    /// Which of the host's changes are adds: one bit for each.
+    /// Which of the host's changes are adds: one bit for each change.
     adds: u16,
     /// Which changes were taken from the spool.
     taken: u16,
     /// Which changes may be taken twice, because a node that left the set and does not answer may have taken them.
     pub excused: u16,
-    /// For each job, the host's last acknowledged change, and the last one that has come to its home.
+    /// For each job, the number of the host's last acknowledged change, and (in `applied`) of the last change that the
+    /// home of the job has taken.
     acknowledged: Entries,
     applied: Entries,
     /// For each change, the dead letters that stay when a shard takes it from the spool.
     kept: [u16; CHANGES],
-    /// The dead letters that must stay: they died before the host acknowledged a later change.
+    /// The dead letters that must stay: they became dead letters before the host acknowledged a later change.
     fair: Versions,
     /// Other dead letters that may stay, because an entry was replaced while its batch had no answer.
     doubtful: Versions,
@@ -100,23 +101,23 @@ pub struct State {
 pub enum Outcome {
     /// The step is done, or nothing was sent because the server is down.
     Done,
-    /// It is done, and the answer is lost.
+    /// The step is done, but its answer is lost.
     AnswerLost,
     /// The message is in flight, and arrives later or never.
     Late,
     /// The disk accepts no writes.
     DiskFails,
-    /// It is not due yet.
+    /// The next shard that is held up is not due yet.
     NotDue,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// By the host with the spool.
+    /// `Add`, `Delete` and `Keep` are changes by the host with the spool.
     Add(usize),
     Delete(usize),
     Keep(usize),
-    /// By the other host.
+    /// `OtherAdd` and `OtherDelete` are changes by the other host.
     OtherAdd(usize),
     OtherDelete(usize),
     /// A job at a shard uses up its attempts.
@@ -195,7 +196,8 @@ impl State {
         events
     }
 
-    /// Returns the state after an event. `None`: it cannot happen now, or has no effect. An error is a fault.
+    /// Returns the state after an event. `None`: the event cannot happen now, or has no effect. An error describes a
+    /// fault.
     pub fn after(&self, event: Event, scenario: &Scenario) -> Result<Option<State>, String> {
         let mut next = *self;
         let happens = match event {
@@ -221,10 +223,10 @@ impl State {
         Ok((next != *self).then_some(next))
     }
 
-    /// Returns the next event when everything heals.
+    /// Returns the next event that heals the state. `None`: nothing waits any more.
     pub fn healing_event(&self, scenario: &Scenario) -> Option<Event> {
         if let Some(shard) = (0..SHARDS).find(|shard| !self.shards[*shard].is_up) {
-            // A node that was given up comes back when all processes know that it was given up.
+            // A node that was given up comes back only after all processes know that it was given up.
             let is_late = scenario.change == Change::Forget && self.moved > 0;
             return Some(match self.sender.filter(|sender| is_late && sender.known < 3) {
                 Some(sender) if sender.is_at_rest() => Event::Learn,
@@ -260,7 +262,8 @@ impl State {
         Ok(())
     }
 
-    /// Checks that each change of the host has come to its home when nothing waits, and that nothing is anywhere else.
+    /// Checks a state in which nothing waits. The home of each job must have the host's last change and the right dead
+    /// letters. No other shard may have the job.
     pub fn judge_at_rest(&self, scenario: &Scenario) -> Result<(), String> {
         for id in 0..scenario.ids {
             let (applied, last) = (self.applied[id], self.acknowledged[id]);
@@ -303,7 +306,8 @@ impl State {
         })
     }
 
-    /// Whether this is an open set, and the newest one or the one right before a set in which jobs are being moved.
+    /// Whether changes can be made in this set: it is open, and it is the newest set, or the set right before a newest
+    /// set in which jobs are being moved.
     fn is_current(&self, set: u8) -> bool {
         set % 2 == 1 && set + 1 >= self.newest()
     }
@@ -377,7 +381,7 @@ impl State {
         spend(&mut self.left.changes)
     }
 
-    /// Stores a job if there is none.
+    /// Stores a job if it does not exist.
     fn keep(&mut self, id: usize, scenario: &Scenario) -> bool {
         let home = self.home_now(id, scenario);
         let Some(home) = home.filter(|_| !self.is_behind(id, scenario)) else { return false };
@@ -397,7 +401,8 @@ impl State {
         spend(&mut self.left.others)
     }
 
-    /// Makes a dead letter of a version of the host with the spool. (The dead letters of the other host are left out.)
+    /// Makes a dead letter of a version of the host with the spool. (The model leaves out the dead letters of the other
+    /// host.)
     fn die(&mut self, shard: usize, id: usize) -> bool {
         let there = &mut self.shards[shard];
         let version = there.jobs[id];
@@ -413,7 +418,8 @@ impl State {
     }
 
     fn down(&mut self, shard: usize, scenario: &Scenario) -> bool {
-        // A host that does not know that A was given up may still use A. This does not concern the spool.
+        // When A is given up, B does not go down. (Otherwise a host that does not know that A was given up may use A.
+        // The model leaves this case out, because it does not concern the spool.)
         let may = scenario.change != Change::Forget || shard == 0;
         may && std::mem::take(&mut self.shards[shard].is_up) && spend(&mut self.left.outages)
     }
@@ -445,7 +451,7 @@ impl State {
                     if scenario.home(fence + 1, id) == 1 {
                         b.letters[id] |= std::mem::take(&mut a.letters[id]);
                         let from_a = std::mem::take(&mut a.jobs[id]);
-                        // An adopted job does not replace a live one.
+                        // An adopted job does not replace a live job.
                         b.jobs[id] = if b.jobs[id] == 0 { from_a } else { b.jobs[id] };
                     }
                 }
@@ -468,7 +474,7 @@ impl State {
         Ok(true)
     }
 
-    /// Runs the script of a shard. Returns false if it is refused.
+    /// Runs the script of a shard. Returns false if the shard refuses the message, because it has another set.
     pub fn apply(&mut self, message: Message, scenario: &Scenario) -> Result<bool, String> {
         let shard = usize::from(message.shard);
         let set = self.shards[shard].set;
@@ -491,7 +497,7 @@ impl State {
             if !is_home && scenario.change != Change::Forget {
                 return Err(format!("change {seq} of job {id} is taken at {shard}, which is not its home"));
             }
-            // A version that is taken twice lives again, in the place of its dead letter.
+            // A version that is taken twice becomes a live job again, so its dead letter need not stay.
             self.fair[id] &= !(self.taken & 1 << seq);
             self.taken |= 1 << seq;
             if scenario.rules.late_letters {
@@ -508,7 +514,7 @@ impl State {
             let in_noted = self.noted.iter().flatten().any(|noted| noted.sender == name);
             in_noted || self.flying.iter().flatten().any(|message| message.sender == name)
         };
-        // A name that nobody remembers is as good as a new one.
+        // A new sender may use the name of an old sender if nothing remembers this name.
         let name = (0..NAMES as u8).find(|name| !is_known(*name)).expect("there are enough names");
         let sets = self.shards.iter().filter(|shard| shard.is_up).map(|shard| shard.set);
         self.sender.is_none() && {

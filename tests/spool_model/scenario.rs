@@ -7,13 +7,14 @@ pub const IDS: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     None,
-    /// It changes from 1 to 3.
+    /// The set changes from 1 to 3.
     Move,
     /// A is given up (from set 1 to set 3), and adopted (from set 3 to set 5).
     Forget,
 }
 
-/// How often each thing may happen in one story. Only `flying` is the number of messages in flight at the same time.
+/// How often each thing may happen in one sequence of events. `flying` is different: it is the maximum number of
+/// messages in flight at the same time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Budgets {
     /// Changes by the host with the spool.
@@ -30,30 +31,31 @@ pub struct Budgets {
     pub flying: u8,
 }
 
-/// The rules of docs/internals/NODES.md. Each can be left out.
+/// The rules of docs/internals/NODES.md. `false` leaves a rule out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// A shard remembers the last batch of each sender, and takes only later ones.
+    /// A shard remembers the last batch of each sender, and takes only later batches.
     pub memory: bool,
     /// A batch is noted on the disk before it is sent.
     pub note_first: bool,
-    /// Nothing else is sent to a shard while the outcome of a batch is unknown.
+    /// While the outcome of a batch is unknown, nothing else is sent to its shard.
     pub one_at_a_time: bool,
-    /// After a change of the set, the old shard is asked whether it has taken a batch.
+    /// After a change of the set, the sender asks the old shard whether it has taken a batch.
     pub ask_old: bool,
-    /// The answer of the old shard counts only if it has the new set.
+    /// The answer of the old shard counts only if this shard has the new set.
     pub old_has_set: bool,
-    /// Changes by the host's clients wait behind the entry of the same job.
+    /// If a job has an entry in the spool, further changes of the job by the host's clients wait behind the entry.
     pub queue_behind: bool,
-    /// A batch is noted only for the entries that were read, not for later ones of the same jobs.
+    /// A batch is noted only for the entries that were read, not for later entries of the same jobs.
     pub still_there: bool,
-    /// A batch without remaining entries is sent once more, so that the shard takes none of it later.
+    /// A batch without remaining entries is sent once more, empty, so that the shard does not take its old message
+    /// later.
     pub send_empty: bool,
-    /// A shard stays held up until the outcome of the tried entries is noted.
+    /// A shard stays held up until the outcome of the entries that were tried again is noted on the disk.
     pub held_until_noted: bool,
-    /// With an entry, a shard removes the dead letters that came while the entry waited.
+    /// When a shard takes an entry, it removes the dead letters that came while the entry waited.
     pub late_letters: bool,
-    /// An entry waits since the first of the entries that it has replaced, if they were not sent.
+    /// If an entry replaces entries that were not sent, its waiting time begins with the first of them.
     pub since_first: bool,
 }
 
@@ -79,7 +81,7 @@ pub struct Scenario {
     pub ids: usize,
     /// The home of each job in the sets 1, 3 and 5.
     pub homes: [[u8; IDS]; 3],
-    /// The nodes in these sets: one bit for each.
+    /// The nodes in each of these sets: one bit for each node.
     pub names: [u8; 3],
     pub change: Change,
     /// How many entries the sender reads at once.
@@ -103,7 +105,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// Returns the home of a job in a set. While jobs are moved, the home is the one in the last open set.
+    /// Returns the home of a job in a set. While jobs are moved, the result is the home in the last open set.
     pub fn home(&self, set: u8, id: usize) -> usize {
         usize::from(self.homes[(usize::from(set) - 1) / 2][id])
     }

@@ -1,5 +1,5 @@
-//! The sender, one step at a time, as in src/store/redis/spool_sender.rs. It may die between any two steps. Then only
-//! the data on the disk is left.
+//! The sender, one step at a time, as in src/store/redis/spool_sender.rs. The sender may die between any two steps.
+//! Then only the data on the disk is left.
 
 use crate::model::{Entries, Entry, FLYING, Message, Noted, Outcome, SHARDS, State, spend};
 use crate::scenario::{IDS, Scenario};
@@ -7,17 +7,17 @@ use crate::scenario::{IDS, Scenario};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sender {
     pub name: u8,
-    /// The newest set that it has read. 0: none.
+    /// The newest set that the sender has read. 0: none.
     pub known: u8,
-    /// The set with which it sends.
+    /// The set that the sender puts in its messages.
     set: u8,
     done_to: u8,
-    /// For each shard that is held up, the first entry for it.
+    /// For each shard, the first entry that waits because the shard is held up. 0: the shard is not held up.
     held_up: [u8; SHARDS],
     step: Step,
 }
 
-/// The next step. `left` are the shards with an unanswered batch, one bit for each.
+/// The next step. `left`: the shards with an unanswered batch, one bit for each shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
     Rest,
@@ -38,13 +38,14 @@ enum Step {
         is_taken: bool,
         left: u8,
     },
-    /// Reads a page: for the next shard that is held up and is due, or after all entries that were read.
+    /// Reads a page of entries: for the next shard that is held up and is due, or after all entries that were read
+    /// before.
     Read {
         next: usize,
         firsts: [u8; SHARDS],
         left: u8,
     },
-    /// Notes the adds of the page, or the deletions, as batches.
+    /// Notes the adds or the deletions of the page as batches.
     Note {
         page: Page,
     },
@@ -107,7 +108,7 @@ impl Sender {
         }
     }
 
-    /// Returns the number of the batch that it is sending to a shard.
+    /// Returns the number of the batch that the sender is sending to a shard.
     pub fn number_of(&self, shard: u8) -> Option<u8> {
         match self.step {
             Step::Send { batches, .. } => batches[usize::from(shard)].map(|batch| batch.number),
@@ -115,7 +116,7 @@ impl Sender {
         }
     }
 
-    /// Changes the numbers of the batches that it has in memory.
+    /// Changes the numbers of the batches that the sender has in memory.
     pub fn renumber(&mut self, mut anew: impl FnMut(&mut u8)) {
         match &mut self.step {
             Step::Ask { after, .. } => anew(after),
@@ -135,7 +136,7 @@ impl Sender {
         *held = if *held == 0 { first } else { first.min(*held) };
     }
 
-    /// Ends the work on a page because the disk accepts no writes. The work is begun again later.
+    /// Ends the work on a page because the disk accepts no writes. The sender begins this work again later.
     fn give_up(&mut self, page: Option<Page>, scenario: &Scenario) {
         if let Some(page) = page.filter(|page| page.of < SHARDS && scenario.rules.held_until_noted) {
             self.held_up[page.of] = page.firsts[page.of];
@@ -143,7 +144,7 @@ impl Sender {
         self.step = Step::Rest;
     }
 
-    /// Continues when the adds or the deletions of a page are complete.
+    /// Chooses the next step after the adds or the deletions of a page are complete.
     fn after_part(&mut self, page: Page) {
         self.step = if !page.is_deletions {
             Step::Note { page: Page { is_deletions: true, ..page } }
@@ -162,7 +163,7 @@ impl Sender {
 }
 
 impl State {
-    /// Makes the sender's next step. Returns false if it has no effect.
+    /// Makes the sender's next step. Returns false if the step has no effect.
     pub fn send(&mut self, outcome: Outcome, scenario: &Scenario) -> Result<bool, String> {
         let Some(mut sender) = self.sender else { return Ok(false) };
         if outcome == Outcome::DiskFails {
@@ -284,7 +285,7 @@ impl State {
         Ok(if is_taken { Answer::Taken } else { Answer::NotTaken })
     }
 
-    /// Notes that a batch was taken, so that its entries are done, or that it was not, so that they wait again.
+    /// Notes whether a batch was taken. If it was taken, its entries are done. Otherwise its entries wait again.
     fn note_answered(&mut self, sender: &mut Sender, number: u8, is_taken: bool) {
         for entry in self.entries.iter_mut().filter(|entry| entry.batch == number) {
             if is_taken {

@@ -4,7 +4,7 @@ use crate::model::{NAMES, SHARDS, State};
 
 impl State {
     /// Brings states without an important difference into the same form: batches are renumbered, and a shard forgets
-    /// batches that are older than all existing ones. This is safe, because new batches always get greater numbers.
+    /// batches that are older than all existing batches. This is safe, because new batches always get greater numbers.
     pub fn tidy(&mut self) {
         for shard in 0..SHARDS {
             for name in 0..NAMES {
@@ -42,7 +42,7 @@ impl State {
         own.is_some_and(|number| number <= last)
     }
 
-    /// Returns the numbers of all existing batches: one bit for each.
+    /// Returns the numbers of all existing batches: one bit for each number.
     fn numbers(&self) -> u64 {
         let mut numbers = 0;
         let mut state = *self;
@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    /// Returns a number greater than all existing ones.
+    /// Returns a number that is greater than the numbers of all existing batches.
     pub fn next_number(&self) -> u8 {
         65 - self.numbers().leading_zeros() as u8
     }

@@ -1,4 +1,5 @@
-//! Makes ureq work over a Unix socket. This needs a connection type for ureq, and a resolver that looks up no name.
+//! Makes ureq work over a Unix socket. For this, ureq needs its own type of connection, and a resolver that looks up no
+//! name.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -18,7 +19,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, ShutdownHandle, Transport,
 };
 
-/// Connects to the socket at this path, whatever the URL says.
+/// Connects to the socket at this path, and does not use the URL.
 #[derive(Debug)]
 pub(super) struct UnixConnector(pub PathBuf);
 
@@ -92,8 +93,8 @@ impl Transport for UnixConnection {
         self.stream.0.set_write_timeout(timeout.not_zero().map(|t| *t))?;
         let mut rest = &self.buffers.output()[..amount];
         while !rest.is_empty() {
-            // If the daemon has closed the connection, this returns an error. Without the flag, the process would get a
-            // signal instead.
+            // If the daemon has closed the connection, `send` returns an error. Without the flag `MSG_NOSIGNAL`, the
+            // process would get the signal SIGPIPE.
             match send(self.stream.0.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::EINTR) => {}

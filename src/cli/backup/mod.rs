@@ -3,8 +3,8 @@
 //!
 //! Both copies show the same moment. First, a read transaction of the registry begins. The registry has no write-ahead
 //! log, so all its writers must wait for the end of this transaction. Then a read transaction of the store begins. So
-//! the registry does not change between these two moments. The registry is small. It is copied first, and then its
-//! writers continue. No writer waits for the store's read transaction.
+//! the registry does not change between these two moments. The registry is small. The registry is copied first, and
+//! then its writers continue. No writer waits for the store's read transaction.
 
 mod checksum;
 mod container;
@@ -122,7 +122,7 @@ pub(super) fn run(arguments: &BackupArguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns the file of the embedded store. Fails if the jobs are elsewhere.
+/// Returns the file of the embedded store. Fails if the store is Redis.
 fn embedded(settings: &Settings) -> Result<&Path> {
     match &settings.store {
         StoreSettings::Embedded { path, .. } => Ok(path),

@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(FileToRestore::in_the_way).collect() };
     check_free(&in_the_way(), arguments.replace)?;
     check_unused(store)?;
-    // `check_unused` opens the store, and SQLite may have made its `-wal` file then. So the files are listed again.
+    // `check_unused` has opened the store, and SQLite may have made a `-wal` file. So the files are listed again.
     let in_the_way = in_the_way();
     let restored = restore(&backup, &targets, &in_the_way, &turn).map_err(|e| match is_full(&e) {
         true => e.context("the disk is full, nothing was changed"),
@@ -144,7 +144,7 @@ fn linked_file(path: &Path) -> Result<PathBuf> {
 
 /// A file to restore.
 struct FileToRestore {
-    /// Its name in the backup. None: the store itself.
+    /// The name of the file in the backup. None: it is the store itself.
     part: Option<&'static str>,
     path: PathBuf,
 }
@@ -323,7 +323,7 @@ fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
     };
     db.close().map_err(|(_, e)| e)?;
     // `complete_restore` hands back leases, because the processes that had them are gone. It rings no bell, because
-    // this folder has none.
+    // this folder has no bells.
     let mut store = SqliteStore::open(file, folder_of(file), 0).map_err(|e| anyhow::anyhow!("{e}"))?;
     store.complete_restore().map_err(|e| anyhow::anyhow!("cannot complete the store of the backup: {e}"))?;
     Ok(restored)

@@ -1,5 +1,5 @@
-//! New files get their names only when they are complete. Until then they are in a folder beside their final place.
-//! The folder is removed even if the command fails.
+//! New files get their names only when they are complete. Until then, they are in a temporary folder beside their final
+//! place. The folder is removed even if the command fails.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -13,8 +13,8 @@ use nix::unistd::geteuid;
 /// The beginning of the folders' names.
 const PREFIX: &str = ".dq-backup-";
 
-/// The largest number of tries to make a folder. Another process may remove a new folder as a leftover before it is
-/// locked.
+/// The largest number of tries to make a folder. Another process may remove a new folder as a leftover before this
+/// process has locked the folder.
 const TRIES: usize = 3;
 
 /// A folder beside `place`. A new file is in this folder until it is complete. Then it is put at `place`.
@@ -65,7 +65,7 @@ impl Staging {
         match std::fs::hard_link(&file, place) {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::AlreadyExists => bail!("{} exists already", place.display()),
-            // The file system has no links.
+            // With any other error, the file system may have no hard links. So the file is renamed.
             Err(_) if place.try_exists()? => bail!("{} exists already", place.display()),
             Err(_) => {
                 std::fs::rename(&file, place).with_context(|| format!("cannot make {}", place.display()))?

@@ -51,7 +51,7 @@ fn fill(store: &mut dyn store::Store, count: u64, size: u32) -> Result<i64> {
     Ok(first_ms)
 }
 
-/// Counts the jobs that were shifted once, and all others.
+/// Counts the jobs that were shifted once, and all other jobs.
 fn count(store: &mut dyn store::Store, first_ms: i64) -> Result<(u64, u64)> {
     let (topic, mut cursor, mut once, mut others) = (TopicName::new(TOPIC)?, None::<String>, 0, 0);
     loop {

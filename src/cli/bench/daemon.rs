@@ -20,8 +20,7 @@ use super::workloads::PauseWorkload;
 use host::{usage_of, whole_status};
 use model::status::{DaemonStatus, MasterPhase, Renewal};
 
-/// The topic whose jobs clients reserve. It has the name of beanstalkd's default tube, which clients use if they name
-/// no tube.
+/// The topic whose jobs clients reserve. It has the name of beanstalkd's default tube, which clients use by default.
 pub(super) const PULL_TOPIC: &str = "default";
 
 /// How long a daemon or a server may take to answer.
@@ -94,7 +93,8 @@ pub(super) struct BenchDaemon {
     pub nodes: Vec<SocketAddr>,
     /// The receiver of its callbacks.
     pub sink: Sink,
-    // These fields are dropped in this order. The daemon must end before its servers, and the folder is removed last.
+    // The next three fields are dropped in this order: the daemon must end before its servers, and the folder is
+    // removed last.
     daemon: DaemonProcess,
     servers: Vec<RedisServer>,
     folder: TemporaryFolder,
@@ -116,8 +116,8 @@ impl BenchDaemon {
         std::fs::write(folder.0.join("dq.toml"), text)?;
         let mut daemon = DaemonProcess::start(&folder)?;
         let control = BenchDaemonControl { run_dir: folder.0.join("var/run") };
-        // The ports accept connections before a process reads from them. So this waits until the daemon reports that
-        // all of its processes are ready.
+        // The ports accept connections before a process reads from them. So this function waits until the daemon
+        // reports that all of its processes are ready.
         await_start("dq-master", || daemon.has_ended(), || control.is_steady())
             .context("no daemon to measure; RUST_LOG=info tells more")?;
         Ok(BenchDaemon { server, http, beanstalk, nodes, sink, daemon, servers, folder })
@@ -160,7 +160,7 @@ impl BenchDaemon {
         self.servers.iter().map(used).sum()
     }
 
-    /// Takes a node away from the daemon.
+    /// Takes a node away from the daemon: kills or stops the redis-server of the node.
     pub(super) fn take_node_away(&mut self, node: usize, fault: OutageKind) -> Result<()> {
         let server = &mut self.servers[node];
         match fault {
@@ -191,7 +191,7 @@ impl BenchDaemon {
     }
 }
 
-/// A running daemon, which can be asked for its status, killed in part, and restarted.
+/// Controls a running daemon: asks for its status, kills single processes, and restarts it.
 #[derive(Debug, Clone)]
 pub(super) struct BenchDaemonControl {
     run_dir: PathBuf,

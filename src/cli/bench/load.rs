@@ -1,4 +1,4 @@
-//! One thread that keeps many connections busy. This client makes the load of every measurement, of dq and of the
+//! One thread that keeps many connections busy. This thread is the client in every measurement, of dq and of the
 //! floors.
 //!
 //! There are two modes. Closed: each connection has a fixed number of requests in flight, and sends the next request
@@ -120,7 +120,7 @@ struct LoadConnection {
 
 /// Why a connection cannot be used any more.
 enum LoadConnectionFailure {
-    /// It has ended.
+    /// The connection has ended.
     Ended(anyhow::Error),
     /// The bytes that came cannot be understood.
     Unexpected(anyhow::Error),

@@ -73,7 +73,7 @@ pub(super) fn run(outage: &BenchOutage) -> BenchResult {
         }
         Ok(volley.per_second())
     };
-    // The first adds to an empty node are much faster than all later ones.
+    // The first adds to an empty node are much faster than all later ones. So this measurement is not used.
     measure(&stage, "first-".to_owned())?;
     let mut with = vec![measure(&stage, "w-".to_owned())?];
     let mut without = Vec::new();
@@ -102,7 +102,7 @@ pub(super) fn run(outage: &BenchOutage) -> BenchResult {
         clients.size
     );
     // A node adds more slowly the more jobs it has: the time for an add grows by a nearly constant amount. So the time
-    // for an add in an outage is compared with the mean of the times before and after it.
+    // for an add in an outage is compared with the mean of the times before and after the outage.
     let ratio = |(with, without): (&[f64], &f64)| without * (1.0 / with[0] + 1.0 / with[1]) / 2.0;
     let ratios = with.windows(2).zip(&without).map(ratio).collect();
     let mut report = BenchReport::new("outage", settings);

@@ -38,9 +38,9 @@ impl JobTemplate {
         format!("{}{number}", self.run)
     }
 
-    /// Returns when a job is due, in milliseconds from now. The job's number is the seed of the random part. (The delay
-    /// does not change by a fixed step from job to job. With some rates of adds, such a delay would make many jobs due
-    /// at one moment.)
+    /// Returns when a job is due, in milliseconds from now. The job's number is the seed of the random part. (If the
+    /// delay changed by a fixed step from job to job, many jobs could become due at the same moment, at some rates of
+    /// adds.)
     pub(super) fn delay(&self, number: u64) -> u64 {
         let (first, span) = self.delay_ms;
         first + if span == 0 { 0 } else { fastrand::Rng::with_seed(number).u64(..span) }

@@ -14,7 +14,8 @@ use crate::progress::Progress;
 /// The pause between two requests to the daemon.
 const EACH: Duration = Duration::from_millis(300);
 
-/// How many times in a row the daemon may fail to answer. A process that was killed is back within seconds.
+/// How many times in a row the daemon may fail to answer. If a process of the daemon was killed, the daemon starts a
+/// new one within seconds.
 const SILENCE: u32 = 100;
 
 /// An operation as the API shows it.

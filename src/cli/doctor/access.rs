@@ -77,7 +77,8 @@ fn user_of(pid: i32) -> Option<DaemonUser> {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.into_iter().flat_map(str::split_whitespace).filter_map(|n| n.parse().ok()).collect()
     };
-    // `Uid` and `Gid` have four numbers each. The second is the effective id, which counts.
+    // `Uid` and `Gid` have four numbers each. The second number is the effective id, which decides about access to
+    // files.
     let mut gids = numbers("Groups:");
     gids.extend(numbers("Gid:").get(1));
     Some(DaemonUser { uid: *numbers("Uid:").get(1)?, gids })

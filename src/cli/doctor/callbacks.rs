@@ -21,7 +21,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// How long all connections together may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many places are tried at the same time.
+/// How many places (hosts with a port) are tried at the same time.
 const AT_ONCE: usize = 16;
 
 /// Checks the callbacks of the topics that are known on this host.
@@ -45,7 +45,7 @@ fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16)
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
         if let Some(host) = uri.host() {
             let names = places.entry((host.to_owned(), port)).or_default();
-            // A topic may be both in the file and in the snapshot. It is named only once.
+            // A topic may be both in the file and in the snapshot. Such a topic is named only once.
             if !names.iter().any(|name| *name == topic.name.as_str()) {
                 names.push(topic.name.to_string());
             }

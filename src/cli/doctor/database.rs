@@ -1,5 +1,5 @@
-//! Checks the registry's database: whether it answers, and which migrations were run there. Nothing is made or
-//! migrated.
+//! Checks the registry's database: whether it answers, and which migrations were run there. These checks make no tables
+//! and run no migrations.
 
 use std::path::Path;
 use std::time::Duration;

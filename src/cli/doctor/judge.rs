@@ -280,8 +280,8 @@ pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> CheckRes
     }
 }
 
-/// Judges the topics. `topics` has the name of each topic. If dq cannot serve a topic with its settings, it also has
-/// the reason. `is_told` says whether the daemon itself has reported the topic.
+/// Judges the topics. `topics` has the name of each topic. If dq cannot serve a topic with its settings, `topics` also
+/// has the reason. `is_told` says whether the daemon itself has reported the topic.
 pub(super) fn topics(
     topics: &BTreeMap<&str, Option<String>>,
     is_told: impl Fn(&str) -> bool,

@@ -14,7 +14,7 @@ const CLOCK_MAX: Duration = Duration::from_millis(50);
 /// What a server of a node has answered.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RedisServerReport {
-    /// Why it does not answer.
+    /// Why the server does not answer.
     pub down: Option<String>,
     pub info: BTreeMap<String, String>,
     pub config: BTreeMap<String, String>,

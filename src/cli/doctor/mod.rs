@@ -95,8 +95,8 @@ fn check(at: &TargetOptions) -> Vec<CheckResult> {
     lines
 }
 
-/// Returns the configuration file that is used if none is given. `None`: there is none, or `--url` or `--run-dir`
-/// chooses the daemon.
+/// Returns the configuration file that is used if none is given. `None`: there is no such file, or `--url` or
+/// `--run-dir` chooses the daemon.
 fn found(at: &TargetOptions) -> Option<PathBuf> {
     let is_elsewhere = at.url.is_some() || at.run_dir.is_some();
     FILES.iter().map(Path::new).find(|file| !is_elsewhere && file.is_file()).map(Path::to_owned)

@@ -55,8 +55,8 @@ fn of(lanes: &Lanes, lane: usize, asked: &DurabilityRequirements) -> Vec<CheckRe
     servers.iter().flat_map(|(at, server)| judge_node::node(&named(at), server, asked)).collect()
 }
 
-/// Returns by how many milliseconds a server's clock is ahead. The server read its clock at some moment between the
-/// request and the answer. So a difference from 0 to the time of the request (`way_us`) counts as 0.
+/// Returns by how many milliseconds a server's clock is ahead. `way_us` is the time between the request and the answer.
+/// The server read its clock within this time. So a difference from 0 to `way_us` counts as 0.
 fn ahead_ms(now_us: i128, asked: SystemTime, way_us: i128) -> i64 {
     let asked_us = asked.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i128);
     let off = now_us - asked_us;

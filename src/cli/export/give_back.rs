@@ -6,11 +6,10 @@
 //! | 1 write the job and remove its note, in one transaction | the job | the job | writes it once more, and goes on |
 //! | 2 remove it from each other Redis where it is noted as taken over | the job | the job | the same as after step 1 |
 //! | 3 remove the job from the store | nothing | the job | has nothing to do |
-//! | 4 after all pages: remove what is noted as taken over and is not pending in the store | nothing, or a dead letter
-//! | nothing | goes on with the others |
+//! | 4 after all pages: remove noted jobs that are not pending in dq | nothing, or a dead letter | nothing | goes on |
 //!
 //! So step 4 removes only jobs that dq has delivered or deleted, and jobs that are dead letters in dq. No daemon runs
-//! meanwhile.
+//! during the export.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -230,9 +229,9 @@ impl Export {
         Ok(())
     }
 
-    /// Each job has been written to one Redis. Removes it from each other Redis where an import has taken it over. The
-    /// order of the rows decides which Redis a job belongs to. This order may have been different when the PHP daemon
-    /// added the job.
+    /// Each of these jobs has been written to one Redis. Removes the job from each other Redis where an import has
+    /// taken it over. (The order of the rows decides which Redis a job belongs to. This order may have been different
+    /// when the PHP daemon added the job.)
     fn remove_elsewhere(&mut self, keys: &[JobKey]) -> Result<()> {
         let names: Vec<Vec<u8>> =
             keys.iter().map(|key| format!("{}:{}", key.topic, key.id).into_bytes()).collect();
@@ -278,7 +277,8 @@ impl Export {
     }
 
     /// Removes from a node the jobs that dq took over from there and that are not pending in dq any more. (They were
-    /// delivered or deleted, or are dead letters.) `met` has the topics of which the store has ever had a job.
+    /// delivered or deleted, or are dead letters.) `met` has the topics that have jobs in the store, or had jobs there
+    /// before.
     fn remove_done(&mut self, node: usize, met: &HashSet<TopicName>) -> Result<()> {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();

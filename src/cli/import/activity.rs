@@ -5,10 +5,10 @@
 //! a second. Each consumer takes names from the ready lists. All timers and consumers keep their connections open.
 //! These connections have no names.
 //!
-//! Three things are asked for, because Redis may refuse any of them, and any of them may show nothing:
+//! The check asks for three things, because Redis may refuse each of them, and each of them may show nothing:
 //!
-//! - `OBJECT IDLETIME`: how long each key was idle. Under an LFU policy this time is unknown. It is not updated while
-//!   Redis saves.
+//! - `OBJECT IDLETIME`: how long each key was idle. Under an LFU policy this time is unknown. Redis does not update
+//!   this time while it saves.
 //! - `CLIENT LIST`: the clients. Managed servers may refuse this command.
 //! - `INFO`, used only if one of the other two is missing: how often the commands of timers and consumers were called.
 

@@ -13,9 +13,9 @@ const EXAMPLE: &str =
 /// The address of a Redis.
 #[derive(Debug, Clone)]
 pub struct RedisAddress {
-    /// Its URL, without secrets.
+    /// The URL of the Redis, without secrets.
     pub shown: String,
-    /// The address, with its secrets.
+    /// The address for the connection, with secrets.
     pub info: ConnectionInfo,
 }
 
@@ -33,8 +33,8 @@ pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<RedisAddress>> {
 }
 
 impl RedisAddress {
-    /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. If there are two,
-    /// the first is the master, and only the master is used.
+    /// Parses a URL or a row. A row has one or two addresses, with a comma between them. Each address is `host:port` or
+    /// `host:port:password`. The first address of a row is the master, and only the master is used.
     pub fn parse(text: &str) -> Result<RedisAddress> {
         match text.split_once("://") {
             Some((scheme, _)) => url(text, scheme),

@@ -18,11 +18,11 @@ pub struct PhpBody {
     pub body: Body,
     /// `exp_notify_nums`: how often the delivery had failed.
     pub failures: u32,
-    /// `notify_time`: when the job is to be delivered, in the daemon's time zone.
+    /// `notify_time`: when the job is to be delivered, in the PHP daemon's time zone.
     pub notify_time: Option<DateTime>,
 }
 
-/// Takes the daemon's members out of a body.
+/// Takes the PHP daemon's members out of a body.
 pub fn unmarked(body: Body) -> PhpBody {
     let members = match body.as_str().as_bytes().first() {
         Some(b'{') => serde_json::Deserializer::from_str(body.as_str()).deserialize_map(MembersVisitor).ok(),

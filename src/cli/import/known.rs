@@ -131,7 +131,7 @@ struct NetworkAddress {
 }
 
 impl NetworkAddress {
-    /// Returns the address of a source. `None`: it is a Unix socket, which a row of `dq_redis` never names.
+    /// Returns the address of a source. `None`: the source is at a Unix socket, which a row of `dq_redis` never names.
     fn from_address(address: &RedisAddress) -> Option<NetworkAddress> {
         let ConnectionAddr::Tcp(host, port) = address.info.addr() else { return None };
         Some(NetworkAddress { host: host.clone(), port: *port, found: resolve(host, *port) })

@@ -25,11 +25,11 @@ pub struct PhpJobInfo {
     pub name: Vec<u8>,
     /// The body, with the members that the daemon has put into it.
     pub body: Vec<u8>,
-    /// Its score in a bucket: its due time, Unix seconds.
+    /// The score of the entry in a bucket: the due time, Unix seconds. `None`: it is in no bucket.
     pub score: Option<f64>,
-    /// The ready list that it is in.
+    /// The ready list that the entry is in. `None`: it is in no list.
     pub list: Option<Priority>,
-    /// The note about it: it was taken over, or is held back in the store.
+    /// The note of an import about the entry: it was taken over, or is held back in the store.
     pub noted: Option<Vec<u8>>,
 }
 
@@ -77,8 +77,8 @@ impl PhpJobInfo {
     }
 
     /// Returns the job for dq, or the reason why the entry cannot become a job. An entry that is both in a bucket and
-    /// in a list is not delivered before its due time. The daemon writes `notify_time` whenever it gives a job a due
-    /// time. So `notify_time` is the due time of an entry that is in no bucket.
+    /// in a list is not delivered before its due time. The PHP daemon writes `notify_time` whenever it gives a job a
+    /// due time. So `notify_time` is the due time of an entry that is in no bucket.
     pub fn parse(&self, clock: &PhpTimeContext) -> Result<ParsedPhpJob, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
@@ -86,7 +86,7 @@ impl PhpJobInfo {
         let id = JobId::new(text(id)?).map_err(|e| e.to_string())?;
         let body = std::str::from_utf8(&self.body).map_err(|_| "its body is not UTF-8")?;
         let PhpBody { body, failures, notify_time } = unmarked(Body::parse(body).map_err(|e| e.to_string())?);
-        // If the clock shows a time twice, as in autumn, the later moment counts, so that no job is early.
+        // When clocks are set back, a local time occurs twice. The later moment counts, so that no job is early.
         let notify_ms = notify_time
             .and_then(|at| clock.zone.to_ambiguous_zoned(at).later().ok())
             .map(|at| at.timestamp().as_millisecond());
@@ -106,8 +106,8 @@ impl PhpJobInfo {
 
     fn due(&self, notify_ms: Option<i64>, now_ms: i64) -> Result<Due, String> {
         let Some(seconds) = self.score else {
-            // The daemon has seen that a job in a ready list is due. So a time in the future was read in the wrong time
-            // zone.
+            // The PHP daemon puts a job into a ready list only when the job is due. So a `notify_time` in the future
+            // was read in the wrong time zone, and is not used.
             let known = notify_ms.filter(|at| self.place() == PhpJobState::Stranded || *at <= now_ms);
             return Ok(known.map_or(Due::In(std::time::Duration::ZERO), Due::At));
         };
@@ -124,7 +124,7 @@ impl PhpJobInfo {
         (off_ms != 0 && off_ms % 900_000 == 0).then_some(off_ms / 60_000)
     }
 
-    /// Returns 16 digits that change when the due time or the body changes. They are stored in notes, so the
+    /// Returns 16 digits that change when the due time or the body changes. The digits are stored in notes, so the
     /// calculation must never change. For a job that is in no bucket, the text `now` is used as its due time. So the
     /// digits do not depend on the present time.
     pub fn fingerprint(&self) -> String {
@@ -158,13 +158,14 @@ impl PhpJobInfo {
         if is(self.score.and_then(milliseconds)) || moved() { state } else { ImportNote::Otherwise }
     }
 
-    /// Returns its name for people.
+    /// Returns the name of the entry for people.
     pub fn display_name(&self) -> String {
         display_name(&self.name)
     }
 }
 
-/// Returns a score as a due time in milliseconds, rounded up so that it is never earlier. `None`: it is not a due time.
+/// Returns a score as a due time in milliseconds, rounded up so that no job is early. `None`: the score is not a due
+/// time.
 fn milliseconds(seconds: f64) -> Option<i64> {
     let ms = (seconds * 1000.0).ceil();
     (!ms.is_nan() && ms <= LATEST_MS as f64).then_some(ms.max(0.0) as i64)

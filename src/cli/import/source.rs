@@ -1,5 +1,5 @@
 //! A Redis of the PHP daemon. Its pending jobs are read page by page. The import changes only one hash there: the notes
-//! about what has been taken over. It uses only commands that Redis has had since 2.8.
+//! about what has been taken over. The import uses only commands that exist since Redis 2.8.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -43,15 +43,15 @@ pub type NameValuePair = (Vec<u8>, Vec<u8>);
 
 /// A connection to a Redis of the PHP daemon.
 pub struct Source {
-    /// Its address, without its password.
+    /// The address of the Redis, without the password.
     pub shown: String,
-    /// The name of the connection. `None`: Redis has refused it.
+    /// The name of the connection. `None`: Redis has refused the name.
     pub name: Option<String>,
-    /// The number of its database.
+    /// The number of the database that the connection uses.
     pub database: i64,
     connection: Connection,
     prefix: String,
-    /// The keys of its buckets, which are sorted sets.
+    /// The keys of the PHP daemon's buckets, which are sorted sets.
     buckets: Vec<String>,
 }
 
@@ -86,9 +86,9 @@ impl Source {
                 address.shown
             )
         })?;
-        // A dry run uses another connection name, because a real import must not count it as a second import. An error
-        // of this command is ignored: a Redis that refuses the name also refuses the list of clients, and then the name
-        // is not needed.
+        // A dry run uses another connection name, because a real import must not count a dry run as a second import. An
+        // error of `CLIENT SETNAME` is ignored: a Redis that refuses the name also refuses the list of clients, and
+        // then the name is not needed.
         let kind = if is_trial { "dq-import-trial:" } else { CONNECTION };
         let name = format!("{kind}{}-{:08x}", std::process::id(), fastrand::u32(..));
         let named = redis::cmd("CLIENT").arg("SETNAME").arg(&name).exec(&mut connection);
@@ -142,7 +142,7 @@ impl Source {
         Ok(buckets)
     }
 
-    /// Returns the keys of its buckets.
+    /// Returns the keys of the buckets.
     pub fn buckets(&self) -> &[String] {
         &self.buckets
     }
@@ -157,12 +157,12 @@ impl Source {
         self.key("job_info")
     }
 
-    /// Sends another command.
+    /// Sends a command, and returns the answer.
     pub fn query<T: FromRedisValue>(&mut self, cmd: &redis::Cmd) -> RedisResult<T> {
         cmd.query(&mut self.connection)
     }
 
-    /// Sends several commands at once.
+    /// Sends several commands at once, and returns the answers.
     pub fn query_all<T: FromRedisValue>(&mut self, pipe: &redis::Pipeline) -> RedisResult<T> {
         pipe.query(&mut self.connection)
     }
@@ -189,7 +189,7 @@ impl Source {
         ask(&mut self.connection).with_context(|| format!("cannot read {what} of {}", self.shown))
     }
 
-    /// Returns how many entries there are.
+    /// Returns how many entries the hash of the bodies has.
     pub fn entries(&mut self) -> Result<u64> {
         let key = self.bodies_key();
         self.ask(&key, |c| redis::cmd("HLEN").arg(&key).query(c))

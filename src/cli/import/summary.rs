@@ -45,10 +45,10 @@ pub struct ImportSummary {
     pub left: Vec<SkippedJob>,
     /// The first of the names without a job.
     pub orphans: Vec<String>,
-    /// The nodes of the PHP daemon that were not named. Their jobs are missing.
+    /// The nodes of the PHP daemon that `--from` does not name. Their jobs are missing.
     pub unnamed_nodes: Vec<String>,
-    /// Why the registry could not be read. Then nobody knows whether all nodes were named. `None`: the registry was
-    /// read.
+    /// Why the registry could not be read. Then it is not known whether `--from` names all nodes. `None`: the registry
+    /// was read.
     pub unread_registry: Option<String>,
     /// The signs that the PHP daemon or another import runs.
     pub running: Vec<String>,
@@ -64,9 +64,9 @@ pub struct ImportSummary {
 /// A job that was not taken over.
 #[derive(Debug, Serialize)]
 pub struct SkippedJob {
-    /// Its name.
+    /// The name of the job.
     pub job: String,
-    /// Where it is.
+    /// The address of the Redis that has the job.
     pub at: String,
     /// Why it was not taken over.
     pub reason: String,
@@ -81,7 +81,7 @@ impl ImportSummary {
             && self.stopped.is_none()
     }
 
-    /// Counts a job by where it is.
+    /// Counts a job, and its place: a bucket, a ready list, or neither.
     pub fn count_entry(&mut self, entry: &PhpJobInfo) {
         self.jobs += 1;
         *match entry.place() {

@@ -36,7 +36,7 @@ const FRUITLESS: u32 = 5;
 pub struct ImportRun {
     /// The store that takes the jobs. `None`: it is a dry run.
     store: Option<Box<dyn Store>>,
-    /// The topics of which the store has ever had a job. `None`: the store does not say.
+    /// The topics that have jobs in the store, or had jobs there before. `None`: the store could not be asked.
     met: Option<HashSet<TopicName>>,
     registered: HashSet<TopicName>,
     /// The topics whose jobs are taken over. Empty: all topics.

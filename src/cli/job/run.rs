@@ -6,7 +6,8 @@ use super::super::api::Api;
 use super::super::show::plain;
 use super::{Job, JobArguments};
 
-/// The reasons why a ready job is not delivered at once: somebody must act, a fault must end, or a limit is reached.
+/// The codes of the reasons why a ready job is not delivered at once: somebody must act, a fault must end, or a limit
+/// is reached.
 const OBSTACLES: [&str; 11] = [
     "unregistered",
     "held",

@@ -102,7 +102,7 @@ impl FindFilter {
     }
 }
 
-/// Returns a query of the fields that have values. Each of them ends with `&`.
+/// Returns a query of the fields that have values. Each field ends with `&`.
 fn query(fields: &[(&str, Option<&String>)]) -> String {
     let field = |(name, value): &(&str, Option<&String>)| Some(format!("{name}={}&", part((*value)?)));
     fields.iter().filter_map(field).collect()
@@ -149,7 +149,7 @@ pub(in super::super) fn run(arguments: &FindArguments) -> Result<()> {
     let jobs = list(&api, &filter.jobs(id.as_ref()), "jobs", how_many, at.json, job_table)?;
     let records = match filter.has_ended_jobs() {
         true => match list(&api, &filter.records(id.as_ref()), "records", how_many, at.json, record_table) {
-            // A topic that was removed may still have jobs. It has no records then.
+            // A topic that was removed may still have jobs, but it has no records.
             Err(e) if jobs > 0 && Failure::is_unknown_topic(&e) => 0,
             records => records?,
         },
@@ -240,7 +240,8 @@ fn last_attempt(job: &Job) -> String {
     })
 }
 
-/// Returns the state of a job, and the moment that belongs to it.
+/// Returns the state of a job, and the time that belongs to this state: the end of the lease, the time when the job
+/// died, or the due time.
 fn state_and_moment(job: &Job, now_ms: i64) -> [String; 2] {
     let state = if job.until_ms.is_some() { job.state.to_string() } else { format!("{}, due", job.state) };
     [state, moment_from(job.until_ms.unwrap_or(job.due_ms), now_ms)]

@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &RecordsArguments) -> Result<()> {
     while shown < most {
         let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
         let answer = api.get(&format!("{path}&limit={}{behind}", PAGE.min(most - shown)))?;
-        // A page may have fewer records than asked for. Its cursor leads to the rest.
+        // A page may have fewer records than asked for. Its cursor leads to the next page.
         if *csv {
             let text = answer.text();
             print!(

@@ -48,7 +48,8 @@ pub(super) fn run(at: &TargetOptions, wanted: ReserveOptions, command: &str, wor
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
-    // The requests that wait have their own client, because this client is shut down before the last reports are sent.
+    // The requests that wait for jobs use a separate client, because this client is shut down before the last reports
+    // are sent.
     let reserves = Arc::new(Api::patient(at, WAIT_MAX + MARGIN)?);
     let (ended, wakes) = std::os::unix::net::UnixStream::pair().context("cannot make a pipe")?;
     for _ in 0..workers {
@@ -167,7 +168,8 @@ impl ExecWorker {
             scope.spawn(move || self.keep_lease(job, &ends));
             let stdin = child.stdin.take();
             scope.spawn(move || {
-                // The command need not read its stdin. If it has ended, the write fails, which is no error.
+                // The command need not read its stdin. If the command has ended, the write fails. This failure is
+                // ignored.
                 let _ = stdin.map(|mut stdin| stdin.write_all(job.body.get().as_bytes()));
             });
             let ended = outcome(&mut child);
@@ -182,7 +184,7 @@ impl ExecWorker {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
         let lease = self.wanted.lease;
-        // The clock of this host may differ from that of the store, so `lease_until_ms` is only a hint.
+        // The clock of this host may differ from the clock of the store, so `lease_until_ms` is only a hint.
         let pause = lease.map_or_else(|| (left(until_ms) / 2).clamp(PAUSES.0, PAUSES.1), |lease| lease / 2);
         let fields: Vec<(&str, Value)> =
             lease.map(|lease| ("lease", json!(span(lease)))).into_iter().collect();

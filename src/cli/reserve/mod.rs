@@ -104,7 +104,7 @@ fn report(
     api.ask("POST", &format!("/v1/topics/{}/jobs/{}/{verb}", part(topic), part(id)), &body)?.json()
 }
 
-/// The written form of a span.
+/// Returns a span in the form that the API takes.
 fn span(span: Duration) -> Value {
     json!(format!("{}ms", span.as_millis()))
 }

@@ -60,7 +60,7 @@ pub(super) struct Board {
     /// The address of the daemon.
     pub address: String,
     pub sort: Sort,
-    /// How many topics are above the first visible one.
+    /// How many topics are above the first visible topic.
     pub above: usize,
     /// The topics, sorted.
     pub rows: Vec<TopicRow>,

@@ -111,7 +111,7 @@ impl TopicFields {
     }
 }
 
-/// Returns the value of a setting in the form that the API takes. It is made from the values of the option.
+/// Makes the value of a setting, in the form that the API takes, from the values of the option.
 fn value(setting: &Setting, values: &[String]) -> Result<Value> {
     let text = values.last().map_or("", String::as_str);
     let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());

@@ -66,7 +66,7 @@ fn words(value: &Value) -> String {
     }
 }
 
-/// Returns the value of a field. Times are shown as times.
+/// Returns the value of a field as text. A number of Unix milliseconds is shown as a date and a time.
 fn fact(name: &str, value: &Value) -> String {
     match value.as_i64().filter(|_| name.ends_with("_until_ms")) {
         Some(ms) => moment(ms),

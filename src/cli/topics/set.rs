@@ -110,7 +110,8 @@ fn open_circuit(changes_callback: bool, answer: &HttpAnswer, name: &str) -> Opti
     })
 }
 
-/// Sends the topic. A whole topic replaces the existing one. Single fields change it, or register it if there is none.
+/// Sends the fields of a topic. With `is_whole`, they replace the topic. Otherwise they change the topic, or register
+/// it if it does not exist.
 fn send(
     api: &Api,
     path: &str,
@@ -143,7 +144,7 @@ fn send(
     }
 }
 
-/// Takes the name out of the fields of a file. The file needs no name if the command line gives it.
+/// Takes the name out of the fields of a file. The file needs no name if the command line gives the name.
 fn name_of(topic: &mut Map<String, Value>, said: Option<&str>) -> Result<String, String> {
     match (topic.remove("name"), said) {
         (None, Some(said)) => Ok(said.to_owned()),

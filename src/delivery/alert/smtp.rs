@@ -21,7 +21,7 @@ pub struct Mailer {
 }
 
 impl Mailer {
-    /// Makes a mailer for the server in these settings. An error says why its settings cannot be used.
+    /// Makes a mailer for the server in these settings. An error says why the settings cannot be used.
     pub fn new(smtp: &SmtpSettings) -> Result<Mailer, AlertSendError> {
         let server = |e: &dyn std::fmt::Display| AlertSendError::Server(e.to_string());
         let tls = match smtp.tls {
@@ -80,8 +80,8 @@ pub fn address(text: &str) -> Option<String> {
     mailbox(text).err()
 }
 
-/// Returns an error that names all causes. The kind of the returned error says whether the message or the server is at
-/// fault.
+/// Returns an error that names all causes. The variant of the returned error says whether the message or the server is
+/// the reason.
 fn not_sent(error: &Error) -> AlertSendError {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -27,7 +27,7 @@ pub struct Webhook {
 }
 
 /// The answer of a chat service (`errcode`: DingTalk and WeCom, `code`: Feishu). If the service did not accept a
-/// message, the status is still 200, and this answer says so.
+/// message, the status is still 200, and this code is not 0.
 #[derive(Deserialize)]
 struct ChatReply {
     errcode: Option<i64>,

@@ -39,7 +39,7 @@ pub(super) struct CallContext {
     ended: Notify,
 }
 
-/// A call that is under way. It counts as under way until this value is dropped.
+/// Counts a call as under way until this value is dropped.
 pub(super) struct InFlightGuard<'a>(&'a CallContext);
 
 impl Drop for InFlightGuard<'_> {
@@ -132,7 +132,7 @@ impl CallContext {
         let (mut line, head, body) = loop {
             let mut line = match kept.take() {
                 Some(line) => line,
-                // (Boxed, because this future is large and seldom needed.)
+                // (The future is boxed, because it is large, and most calls do not need it.)
                 None => Box::pin(self.connect(&receiver, topic, started)).await.map_err(|failed| {
                     // The request may already have been sent once, on a kept connection. The kind `connect` says that
                     // nothing was sent. So the kind of this failure is `broken`.
@@ -142,15 +142,17 @@ impl CallContext {
             if let Some(seen) = seen {
                 seen.take_request(&request).await;
             }
-            // The process may have been stopped meanwhile, and the lease of the job may have ended.
+            // The process may have been stopped meanwhile, and the lease of the job may have ended. So no request is
+            // sent after the timeout.
             if started.elapsed() >= topic.timeout {
                 return Err(late());
             }
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
-                // The receiver closed a kept connection while the request was under way. A receiver may do so at any
-                // time. The request is sent again, on a new connection. (The other kept connections may be closed too,
-                // so none of them is tried. A new connection has served no request, so it is never stale.)
+                // The receiver closed a kept connection while the request was under way. A receiver may close a kept
+                // connection at any time. The request is sent again, on a new connection. (The other kept connections
+                // may be closed too, so none of them is tried. A new connection has served no request, so it is never
+                // stale.)
                 Err(failed) if failed.is_stale => {
                     (request, may_have_come) = (parts()?.request, true);
                 }

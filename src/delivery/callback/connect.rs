@@ -18,8 +18,8 @@ use tokio_rustls::client::TlsStream;
 use super::failure::{CallFailure, HEAD_MAX, is_closed};
 use super::tls::TlsParameters;
 
-/// The maximum number of bytes before the end of an answer's head. Early hints (1xx) count too. Without a limit, a
-/// receiver that sends early hints without end would keep the thread of all calls busy.
+/// The maximum number of bytes up to the end of an answer's head. Interim answers (1xx) count too. Without a limit, a
+/// receiver that sends interim answers without end would keep the thread of all calls busy.
 const BEFORE_BODY_MAX: usize = 4 * HEAD_MAX;
 
 /// Counts the bytes that a receiver has sent. The connection and the code that waits for an answer share this count.
@@ -57,24 +57,24 @@ enum Stream {
     Secure(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection. If the receiver accepts no more bytes, it may already have answered. Such an answer is read, and it
-/// counts.
+/// A connection. A receiver may answer before it has read the whole request, and then accept no more bytes. Such an
+/// answer is read, and counts like any other answer.
 #[derive(Debug)]
 pub(super) struct MonitoredStream {
     stream: Stream,
     monitor: Arc<ReadMonitor>,
     takes_no_more: bool,
-    /// Whether a part of a request was sent. Before this, nothing is read from the connection. So if an answer arrives
-    /// early, hyper treats it as the answer to the request.
+    /// Whether a part of a request was sent. Nothing is read from the connection before that. So if an answer arrives
+    /// early, hyper reads it after the request was sent, and treats it as the answer to the request.
     has_spoken: bool,
     /// The task that wanted to read before something was sent.
     reader: Option<Waker>,
 }
 
 impl MonitoredStream {
-    /// Connects to the first of these addresses that accepts the connection, and does the TLS handshake. Each address
-    /// gets its share of the time. The last argument has two parts: the time that is left for all of this, and the time
-    /// limit that errors name.
+    /// Connects to the first of these addresses that accepts the connection, and does the TLS handshake. The addresses
+    /// share the time equally. The last argument has two parts: the time that is left for all connections and the
+    /// handshake together, and the time limit that errors name.
     pub(super) async fn connect(
         addresses: &[IpAddr],
         port: u16,
@@ -104,7 +104,7 @@ impl MonitoredStream {
         within: Duration,
         late: impl Fn() -> CallFailure,
     ) -> Result<MonitoredStream, CallFailure> {
-        // A request is written as a whole, so it need not wait for more data.
+        // A request is written as a whole, so the kernel does not have to wait for more data.
         tcp.set_nodelay(true).map_err(|e| CallFailure::of_connection(&e))?;
         let stream = match secure {
             None => Stream::Plain(tcp),

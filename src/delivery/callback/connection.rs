@@ -26,7 +26,7 @@ pub(super) const IDLE: Duration = Duration::from_secs(15);
 
 type Driver = Connection<TokioIo<MonitoredStream>, Full<Bytes>>;
 
-/// A connection for requests, one after the other. (Boxed, because it is large and is moved often.)
+/// A connection that sends one request after another. (It is used in a `Box`, because it is large and is moved often.)
 pub(super) struct PooledConnection {
     sender: SendRequest<Full<Bytes>>,
     /// None: the connection has ended.
@@ -35,7 +35,7 @@ pub(super) struct PooledConnection {
     served: bool,
 }
 
-/// The body of an answer, as far as it arrived.
+/// The part of an answer's body that arrived.
 pub(super) struct ReceivedBody {
     pub bytes: Vec<u8>,
     pub end: BodyCompleteness,
@@ -82,8 +82,8 @@ impl PooledConnection {
             }
             Ok(Err(e)) => {
                 let heard = self.monitor.has_received();
-                // (If the request was cancelled, it was never sent. Bytes that have arrived are then not its answer, so
-                // they do not matter.)
+                // (If the request was cancelled, it was never sent. In this case, bytes that have arrived are not its
+                // answer, and are ignored.)
                 let is_stale = self.served && (!heard && ended(&e) || e.is_canceled());
                 Err(CallFailure { is_stale, ..CallFailure::of_exchange(&e, heard) })
             }
@@ -122,7 +122,7 @@ impl PooledConnection {
         came
     }
 
-    /// Returns whether the connection is still open, as far as is known.
+    /// Returns false if it is known that the connection has ended.
     pub(super) fn runs(&self) -> bool {
         self.driver.is_some() && !self.sender.is_closed()
     }
@@ -189,14 +189,14 @@ impl ConnectionPool {
         }
     }
 
-    /// Closes connections that have been idle for too long. Returns whether others are left.
+    /// Closes connections that have been idle for too long. Returns whether other idle connections are left.
     pub(super) fn purge(&self) -> bool {
         let mut lines = self.lines();
         lines.purge();
         lines.count > 0
     }
 
-    /// Keeps a connection whose answer is complete.
+    /// Keeps a connection after its answer has arrived completely. If the pool is full, closes the connection.
     pub(super) fn put(&self, origin: &str, mut line: Box<PooledConnection>) {
         line.served = true;
         let mut lines = self.lines();

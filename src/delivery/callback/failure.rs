@@ -11,8 +11,8 @@ pub(super) struct CallFailure {
     pub kind: Failure,
     /// The reason, for people.
     pub why: String,
-    /// The connection had served requests before, and ended without an answer to this request. The request may be sent
-    /// one more time, without a pause.
+    /// Whether the connection had served requests before, and ended without an answer to this request. If so, the
+    /// request may be sent one more time, without a pause.
     pub is_stale: bool,
 }
 
@@ -40,7 +40,7 @@ impl CallFailure {
         })
     }
 
-    /// Translates an error of a request or its answer. `heard`: a part of an answer had arrived.
+    /// Translates an error of a request or its answer. `heard`: whether a part of an answer had arrived.
     pub(super) fn of_exchange(e: &hyper::Error, heard: bool) -> CallFailure {
         let cause = io_cause(e);
         if let Some(tls) = cause.and_then(tls) {

@@ -27,7 +27,7 @@ pub enum Verdict {
         kind: Failure,
         /// The reason, for people.
         reason: String,
-        /// The delay that the receiver asks for; none: it does not ask for a delay.
+        /// The delay that the receiver asks for. None: it does not ask for a delay.
         retry_after: Option<Duration>,
     },
     /// The receiver has not accepted the job, and the job is not tried again.
@@ -41,7 +41,7 @@ pub enum Verdict {
     Again {
         /// The reason, for people.
         reason: String,
-        /// The delay that the receiver asks for; none: it does not ask for a delay.
+        /// The delay that the receiver asks for. None: it does not ask for a delay.
         retry_after: Option<Duration>,
     },
     /// The receiver has the job, and reports the outcome later, to the `dq-ack-url` of the request.
@@ -49,8 +49,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict on a failed attempt: the job is tried again, unless the topic's `retry_on` excludes the
-    /// failure.
+    /// Returns the verdict on a failed attempt. The job is tried again if the topic's `retry_on` is empty or names this
+    /// kind of failure.
     pub(super) fn failed(
         topic: &Topic,
         kind: Failure,
@@ -147,7 +147,8 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
     }
     let (kind, reason, asks_again) = match check_answer(topic, expressions, answer) {
         Ok(None) => return Verdict::Accepted,
-        // `retry_on` names failures, and this is not a failure. So only the flag decides.
+        // `retry_on` names failures. An answer that asks for the job again is not a failure, so `retry_on` does not
+        // matter here.
         Ok(Some((kind, reason))) => (kind, reason, true),
         Err((kind, reason)) => (kind, reason, false),
     };
@@ -168,15 +169,15 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 /// A kind of failure, and the reason for people.
 type FailureReason = (Failure, String);
 
-/// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts the answer, but the
-/// topic's `re_notify_flag` is true of it, returns the reason for the next attempt.
+/// Checks whether the topic's rule accepts an answer. An error says why the rule does not accept it. If the rule
+/// accepts the answer, but the topic's `re_notify_flag` is true of it, returns the reason for the next attempt.
 fn check_answer(
     topic: &Topic,
     expressions: &Expressions,
     answer: &Answer,
 ) -> Result<Option<FailureReason>, FailureReason> {
     let status = answer.status;
-    // If the status is 2xx and the job is not accepted, the reason is in the rest of the answer.
+    // If the status is 2xx and the job is not accepted, the reason is in another part of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };
     let whole = || match &answer.end {
         BodyCompleteness::Whole => Ok(()),
@@ -189,7 +190,7 @@ fn check_answer(
     let of =
         |res: Option<&Json>, expression: &Expression| expression.holds(expression::Answer { status, res });
     match &topic.success {
-        // This rule needs only the head of the answer.
+        // The rule `status` needs only the head of the answer.
         Success::Status if (200..300).contains(&status) => {}
         Success::Status => return Err((kind, format!("status {status}"))),
         Success::NonEmpty => {
@@ -214,8 +215,8 @@ fn check_answer(
         return Ok(None);
     }
     whole()?;
-    // A topic whose flag cannot be read is held, so dq makes no callbacks for it. If there is a callback anyway, nobody
-    // can tell whether the job is done. So the job is not accepted.
+    // If the flag of a topic cannot be read, the topic is held, and dq makes no callbacks for it. If there is a
+    // callback anyway, nobody can tell whether the job is done. So the job is not accepted.
     let read = expressions.read(ExpressionSetting::Flag, &topic.re_notify_flag);
     let flag = match &*read {
         Ok(flag) => flag,
@@ -317,7 +318,7 @@ mod tests {
                 assert_eq!(kind(&topic, &answer(200, body)), expected, "{success}: {body}");
             }
         }
-        // An answer that is not a success stays a failure, whatever the flag says.
+        // If an answer is not a success, it stays a failure, even if the flag is not true of it.
         assert!(kind(&topic("status", "{res.code} != 0"), &answer(500, "{\"code\": 0}")).is_some());
         // If the flag cannot be read, nobody can tell whether the job is done.
         assert_eq!(kind(&topic("non_empty", "system('ls')"), &answer(200, "x")), Some(Failure::Answer));

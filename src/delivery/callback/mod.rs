@@ -1,5 +1,5 @@
 //! One delivery: the request, the addresses that may be called, and how the answer is judged. docs/CALLBACKS.md
-//! describes it for receivers.
+//! describes the callbacks for receivers.
 //!
 //! All calls of a process run on one thread, as tasks. So a call that waits for its receiver needs no thread, and no
 //! switch between threads.
@@ -57,12 +57,11 @@ pub struct Delivery {
     pub due_ms: i64,
     /// When the job was added, in Unix microseconds. With topic and id, it identifies the job over all its attempts.
     pub stamp_us: i64,
-    /// The job's own headers. They do not replace headers of the topic with the same name. `traceparent` is one of
-    /// them.
+    /// The job's own headers, for example `traceparent`. They do not replace headers of the topic with the same name.
     pub headers: Vec<(String, String)>,
     /// Where the job is sent. None: to the callback of its topic.
     pub destination: Option<Destination>,
-    /// The URL where the receiver may report the outcome later. None: it may not report later.
+    /// The URL where the receiver may report the outcome later. None: the receiver cannot report later.
     pub ack_url: Option<String>,
 }
 
@@ -75,9 +74,9 @@ pub struct CompletedCall {
     pub attempt: Attempt,
     /// When the call began, in Unix microseconds.
     pub began_us: i64,
-    /// How long it took.
+    /// How long the call took.
     pub took: Duration,
-    /// What was sent and received, if it was a test.
+    /// What was sent and received, if the call was a test. None: it was not a test.
     pub seen: Option<Box<CallTranscript>>,
 }
 
@@ -103,10 +102,10 @@ pub struct Call {
     pub topic: Arc<Topic>,
     /// The job to deliver.
     pub delivery: Delivery,
-    /// Whether it is a test. The receiver then gets `dq-test: 1`.
+    /// Whether the call is a test. The request of a test has the header `dq-test: 1`.
     pub is_test: bool,
-    /// When the timeout of the topic begins. If it has passed before the request can be sent (because the process was
-    /// stopped), the request is not sent.
+    /// The moment from which the timeout of the topic counts. If the timeout has passed before the request can be sent
+    /// (because the process was stopped), the request is not sent.
     pub began: std::time::Instant,
     /// Called when the call has ended.
     pub on_completion: OnCompletion,
@@ -241,7 +240,7 @@ async fn report_ended(calls: Arc<CallContext>, some_ended: impl Fn()) {
     }
 }
 
-/// Turns a panic in a call into a failed attempt of its job, so that other calls go on.
+/// Turns a panic in a call into a failed attempt of its job, so that other calls continue.
 struct CompletionGuard {
     on_completion: Option<OnCompletion>,
     number: u32,

@@ -25,8 +25,8 @@ pub(super) struct AddressedRequest {
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Receiver {
-    /// Scheme, host and port of the URL. Requests with the same origin may share connections. A topic that does not
-    /// check certificates has origins of its own.
+    /// Scheme, host and port of the URL. Requests with the same origin may share connections. If a topic does not check
+    /// certificates, the scheme `https` is replaced by another word, so that its requests use separate connections.
     pub origin: String,
     /// A name or an address, as it is in the URL.
     pub host: String,
@@ -149,9 +149,9 @@ impl AddressedRequest {
         let of_job = delivery.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         add_headers(&mut headers, of_job.filter(|(name, _)| topic.may_job_set(name)));
         let method = if body.is_some() { Method::POST } else { Method::GET };
-        // The connection already leads to the receiver, so the request has only the rest of the URL as its target. (If
-        // the rest is only a query, hyper writes the path `/` before it. If the rest is empty, `as_str` gives "/", but
-        // hyper would write nothing. So an empty rest is replaced.)
+        // The connection already leads to the receiver, so the target of the request is only the path and the query of
+        // the URL. (If there is only a query, hyper writes the path `/` before it. If both are empty, `as_str` gives
+        // "/", but hyper would write nothing. So in this case, the target is replaced by the path `/`.)
         let target = uri.path_and_query().filter(|target| target.as_str() != "/");
         let target = target.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut request = Request::new(Full::from(body.unwrap_or_default()));
@@ -168,7 +168,8 @@ fn host_header(uri: &Uri) -> String {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host).to_owned()
 }
 
-/// Adds headers whose names are not taken yet. `more` may have several headers with the same name.
+/// Adds the headers of `more`, but leaves out a header if `headers` already has its name. `more` may have several
+/// headers with the same name: all of them are added.
 fn add_headers<'a>(headers: &mut HeaderMap, more: impl Iterator<Item = (&'a str, &'a str)>) {
     let taken: Vec<HeaderName> = headers.keys().cloned().collect();
     for (name, value) in more.filter(|(name, _)| !is_own_header(name)) {

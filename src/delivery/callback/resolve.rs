@@ -110,7 +110,7 @@ impl CachedResolver {
         self.guarded(host, self.addresses(host, within)?)
     }
 
-    /// The same as `allowed`, but for tasks. This function does not block a thread.
+    /// Returns the same as `allowed`, but for tasks: it does not block a thread while it waits.
     pub(super) async fn allowed_soon(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, NoAddress> {
         let begun = Instant::now();
         let found = async {
@@ -162,8 +162,8 @@ impl CachedResolver {
         }
     }
 
-    /// Returns the kept addresses of a host, or the result of a lookup that ended since `begun`. If there is no such
-    /// result, starts a lookup, unless one is under way. None: a lookup is under way.
+    /// Returns the kept addresses of a host, or the result of a lookup that ended since `begun`. None: there is no such
+    /// result, and a lookup is under way. (This function starts the lookup if no lookup of this host is under way.)
     fn known(
         &self,
         names: &mut HashMap<String, ResolvedName>,

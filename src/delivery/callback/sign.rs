@@ -8,8 +8,8 @@ use sha2::Sha256;
 
 use model::topic::signing_key;
 
-/// Returns the value of `webhook-signature`: one signature for each secret. So the receiver can check the request with
-/// the old secret or with the new secret. None: there is no secret.
+/// Returns the value of `webhook-signature`: one signature for each secret. So while a secret is rotated, the receiver
+/// can check the request with the old secret or with the new secret. None: there is no secret.
 pub fn signatures(secrets: &[String], id: &str, timestamp_s: i64, body: &[u8]) -> Option<String> {
     let keys = secrets.iter().filter_map(|secret| signing_key(secret).ok());
     let signed: Vec<String> = keys

@@ -33,8 +33,9 @@ impl ServerCertVerifier for KnownCertificateVerifier {
             self.authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match judged {
             // Most programs that make a self-signed certificate mark it as the certificate of an authority. The usual
-            // check refuses a receiver that shows such a certificate as its own. dq accepts it if it is in
-            // `callback.ca_file`. The period of validity was checked before this error was found.
+            // check refuses a receiver that shows such a certificate as its own. dq accepts such a certificate if it is
+            // in `callback.ca_file`. The usual check has already checked the period of validity before it returns this
+            // error.
             Err(e) if is_authority(&e) && self.named.iter().any(|named| named == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -72,7 +73,7 @@ fn is_authority(error: &Error) -> bool {
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Accepts every certificate. This is used for topics with `tls_verify = false`.
+/// Accepts every certificate. This verifier is used for topics with `tls_verify = false`.
 #[derive(Debug)]
 pub(super) struct AnyCertificate(pub Arc<CryptoProvider>);
 

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use super::request::BulkRequest;
 
-/// A leg is one part of an operation. A replay has only one leg, which visits records, and this is its number. (The
-/// legs of all other operations are in [`BulkWalk`](super::BulkWalk). Their numbers also begin with 0.)
+/// A leg is one part of an operation. A replay has only one leg, which visits records. This constant is the number of
+/// that leg. (The legs of all other operations are in [`BulkWalk`](super::BulkWalk). Their numbers also begin with 0.)
 pub const RECORDS_LEG: usize = 0;
 
 /// One job that the current step changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
-/// job without a new due time is deleted. For a dead letter, the due time is the moment when it became a dead letter.
-/// For a record, it is the moment when the job ended.
+/// job without a new due time is deleted. For a dead letter, the due time is the moment when the job became a dead
+/// letter. For a record, the due time is the moment when the job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedJobChange(pub String, pub i64, pub i64, pub Option<i64>);
 
@@ -23,7 +23,7 @@ pub struct BulkCounts {
     pub changed: u64,
     /// The jobs that the filter selects and that were not changed.
     pub skipped: u64,
-    /// The jobs of interrupted steps for which it is not known whether this operation or something else changed them.
+    /// The jobs of interrupted steps for which dq cannot tell whether the interrupted step changed them.
     pub unclear: u64,
 }
 
@@ -51,9 +51,9 @@ pub struct BulkProgress {
     pub is_looked: bool,
     /// The changes of the current step. If a process died, some of them may have been made already.
     pub plan: Vec<PlannedJobChange>,
-    /// The counts. They do not include the changes of the plan.
+    /// The counts, without the changes of the plan.
     pub counts: BulkCounts,
-    /// What the operation waits for. None: it does not wait.
+    /// What the operation waits for. None: the operation does not wait.
     pub waits_for: Option<String>,
 }
 
@@ -63,9 +63,9 @@ pub struct BulkProgress {
 pub enum BulkEnd {
     /// All jobs were looked at.
     Done,
-    /// Somebody stopped it.
+    /// Somebody stopped the operation.
     Stopped,
-    /// It could not go on.
+    /// The operation could not continue.
     Failed,
 }
 
@@ -88,18 +88,18 @@ impl BulkEnd {
 /// An operation as the registry keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBulkOperation {
-    /// Its number.
+    /// The number of the operation.
     pub number: u64,
-    /// Who began it, as in the audit log.
+    /// Who began the operation, as in the audit log.
     pub who: String,
-    /// What it does.
+    /// What the operation does.
     pub request: BulkRequest,
-    /// How far it has come.
+    /// How far the operation has come.
     pub progress: BulkProgress,
-    /// When it began, Unix milliseconds.
+    /// When the operation began, Unix milliseconds.
     pub started_ms: i64,
-    /// Whether somebody has asked to stop it.
+    /// Whether somebody has asked to stop the operation.
     pub is_stopping: bool,
-    /// How it ended, and when, Unix milliseconds. None: it has not ended.
+    /// How the operation ended, and when, Unix milliseconds. None: the operation has not ended.
     pub ended: Option<(BulkEnd, i64)>,
 }

@@ -1,4 +1,4 @@
-//! What an operation on many jobs is asked to do.
+//! A request for an operation on many jobs: what to do, and with which jobs.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub const RATE_MAX: u32 = 20_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkOperation {
-    /// It is deleted.
+    /// The job is deleted.
     Cancel,
     /// The job gets this due time, Unix milliseconds.
     At {
@@ -26,7 +26,7 @@ pub enum BulkOperation {
     /// The due time of the job changes by this number of milliseconds. If the number is negative, the job is due
     /// earlier.
     Shift {
-        /// The difference.
+        /// The difference between the new due time and the old due time, in milliseconds.
         by_ms: i64,
     },
     /// The jobs are spread over a span: each job gets a due time in this span.
@@ -71,9 +71,9 @@ impl BulkOperation {
     }
 }
 
-/// Selects jobs. A condition that is not set is true for all jobs. All operations use the conditions on the beginning
-/// of the id and on the tag. Of the other conditions, a replay uses only those about records, and all other operations
-/// use only those about jobs.
+/// Selects jobs. A condition that is not set is true for all jobs. All operations use `id_prefix` and `tag`. A replay
+/// also uses the conditions about records (`outcome` to `text`). All other operations also use the conditions about
+/// jobs (`states`, `due_since_ms`, `due_until_ms`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkFilter {
@@ -121,7 +121,7 @@ impl BulkFilter {
         }
     }
 
-    /// Returns the tag. The stored text was checked when the operation began.
+    /// Returns the tag. The text of the tag was checked when the operation began.
     fn tag(&self) -> Option<Tag> {
         self.tag.as_deref().and_then(|tag| Tag::new(tag).ok())
     }
@@ -151,8 +151,8 @@ pub struct BulkRequest {
     pub filter: BulkFilter,
     /// The maximum number of jobs that are changed in a second.
     pub rate: u32,
-    /// If true, the `text` of the filter is not searched in the answers of receivers. The caller must not see these
-    /// answers.
+    /// If true, the `text` of the filter is not searched in the answers of receivers. The field is true if the caller
+    /// may not see these answers.
     #[serde(default)]
     pub hides_answers: bool,
 }

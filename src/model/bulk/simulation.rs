@@ -1,7 +1,7 @@
 //! Plays operations over a store in memory, together with everything that may happen at the same time. Jobs become due,
 //! are delivered, fail and are retried, are deleted and replaced. The process of the operation dies between any two
-//! steps. Each job that was there when the operation began is changed at most once. If nothing else happens to the job,
-//! it is changed exactly once.
+//! steps. The tests check that each job that was there when the operation began is changed at most once. If nothing
+//! else happens to the job, it is changed exactly once.
 
 use super::*;
 use crate::headers::Headers;
@@ -23,9 +23,9 @@ struct SimulatedJob {
     due_ms: i64,
     stamp_us: i64,
     tried_ms: Option<i64>,
-    /// How often the operation has changed it.
+    /// How often the operation has changed the job.
     changes: usize,
-    /// Whether something else happened to it since the operation began.
+    /// Whether something else has happened to the job since the operation began.
     is_touched: bool,
     was_due_ms: i64,
 }
@@ -99,7 +99,7 @@ impl SimulatedStore {
         (job.due_ms, job.id.clone())
     }
 
-    /// Returns the page of jobs after a place, and the place where the page ends. None: it is the last page.
+    /// Returns the page of jobs after a place, and the place where the page ends. None: this page is the last page.
     fn list(
         &self,
         leg: WalkLeg,
@@ -155,7 +155,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> SimulatedStore {
     let mut planned_in = 0;
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();
-        // A process may die while it applies the plan. It may also die after that, before it writes the next plan.
+        // A process may die while it applies the plan. It may also die later, before it writes the next plan.
         let dies_at = if world.dice.roll(4) == 0 {
             world.dice.roll(plan.len() as i64 + 2) as usize
         } else {

@@ -51,9 +51,9 @@ pub struct VisitedJob<'a> {
 /// What an operation does with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BulkDecision {
-    /// It gets this due time.
+    /// The job gets this due time.
     Due(i64),
-    /// It is deleted, redriven or replayed.
+    /// The job is deleted, redriven or replayed.
     Take,
     /// The filter selects the job, but the job stays unchanged.
     Skip,
@@ -77,11 +77,11 @@ pub struct BulkWalk {
 }
 
 impl BulkWalk {
-    /// Begins the walk of an operation. `number` and `started_ms` are the same in all its steps.
+    /// Begins the walk of an operation. `number` and `started_ms` are the same in all steps of the operation.
     ///
     /// A job may fail while it is cancelled: it was ready or leased when the delayed jobs were visited, and it is
-    /// delayed when the leased jobs are visited. So a cancel of jobs in all states visits them again and again, until it
-    /// finds none.
+    /// delayed when the leased jobs are visited. So a cancel of jobs in all states visits the jobs in several rounds,
+    /// until it finds no job.
     pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> BulkWalk {
         let jobs = request.filter.jobs();
         let mut legs = Vec::new();
@@ -122,19 +122,20 @@ impl BulkWalk {
         }
     }
 
-    /// Whether the walk visits jobs again and again, until it finds none.
+    /// Returns whether the walk visits the jobs in several rounds, until it finds no job.
     pub fn has_rounds(&self) -> bool {
         self.legs.len() > self.first_legs
     }
 
-    /// Whether the jobs of a leg were visited before. (The first leg is never repeated, also that of a replay.)
+    /// Returns whether an earlier leg has visited the jobs of this leg. (For leg 0, the result is always false, also in
+    /// a replay.)
     pub fn is_repeated(&self, leg: usize) -> bool {
         leg > 0 && leg >= self.first_legs
     }
 
-    /// Returns a leg. `planned_in` is the last leg in which a change was planned. None: there are no more legs. A cancel
-    /// ends after the delayed jobs, if the legs of a whole round have found no job. (The walk of a replay has no legs. The
-    /// one leg of a replay is `RECORDS_LEG`.)
+    /// Returns a leg. `planned_in` is the last leg in which a change was planned. None: there are no more legs. A
+    /// cancel ends after a leg of delayed jobs if the last three legs, which are a whole round, have planned no change.
+    /// (The walk of a replay has no legs. The one leg of a replay is `RECORDS_LEG`.)
     pub fn leg(&self, number: usize, planned_in: usize) -> Option<WalkLeg> {
         let is_over = number > self.first_legs && number % ROUND == 1 && number > planned_in + ROUND;
         self.legs.get(number).copied().filter(|_| !is_over)
@@ -177,7 +178,7 @@ impl BulkWalk {
             return if is_recognized { BulkDecision::Ignore } else { BulkDecision::Skip };
         }
         // If an attempt began after the operation began, the operation may have changed the job before that attempt.
-        // The due time of the retry does not show that change.
+        // The due time of the retry does not show that change. So the job is skipped.
         if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
             return BulkDecision::Skip;
         }

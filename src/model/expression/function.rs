@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::value::ExpressionValue;
 
-/// A function.
+/// A function of PHP that an expression may call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Strlen,
@@ -95,8 +95,8 @@ impl Function {
 }
 
 /// Returns the position of the first occurrence of a part in a text, in bytes. The search begins at an offset. A
-/// negative offset counts from the end of the text. The result is null if the offset is outside of the text. (PHP ends
-/// with an error there.)
+/// negative offset counts from the end of the text. The result is null if the offset is outside of the text. (In this
+/// case, PHP ends with an error.)
 fn position<'a>(text: &str, part: &str, offset: i64) -> ExpressionValue<'a> {
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
     let start = if offset < 0 { length.saturating_add(offset) } else { offset };

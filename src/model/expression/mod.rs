@@ -45,7 +45,7 @@ impl std::error::Error for ExpressionError {}
 pub struct Answer<'a> {
     /// `{status}`.
     pub status: u16,
-    /// `{res}`, the body. None: it is not JSON.
+    /// `{res}`, the body. None: the body is not JSON.
     pub res: Option<&'a Json>,
 }
 
@@ -75,7 +75,7 @@ enum Term {
     /// True if all terms are true. The terms are a flat list and not nested pairs, so that a long chain is not a deep
     /// tree.
     All(Vec<Term>),
-    /// True if one of the terms is true.
+    /// True if at least one of the terms is true.
     Any(Vec<Term>),
 }
 

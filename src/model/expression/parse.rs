@@ -1,5 +1,6 @@
-//! Parses words to a tree. The precedence of the operators is that of PHP, from the tightest to the loosest: `!` and
-//! signs, `%`, `<`, `==`, `&&`, `||`, `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
+//! Parses words into a tree of terms. The precedence of the operators is that of PHP, from the tightest to the loosest:
+//! `!` and signs, `%`, `<`, `==`, `&&`, `||`, `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP.
+//! Pure.
 
 use super::function::Function;
 use super::read::{Lexeme, words};
@@ -77,8 +78,8 @@ impl Parser {
         self.words.get(self.at).map(|(_, word)| word)
     }
 
-    /// Parses the part of the text that belongs to the assignment: everything before the first `and` or `or`. The rest
-    /// is also parsed, and then dropped.
+    /// Parses the part of the text that belongs to the assignment: everything before the first `and` or `or`. The text
+    /// after this word is also parsed, but has no effect.
     fn assigned(&mut self) -> Result<Term, ExpressionError> {
         let term = self.term(Precedence::Either, 0)?;
         if matches!(self.peek(), Some(Lexeme::And | Lexeme::Or)) {
@@ -88,7 +89,7 @@ impl Parser {
         Ok(term)
     }
 
-    /// Parses a term whose operators bind at least as tightly as `least`.
+    /// Parses a term. All operators between the parts of the term bind at least as tightly as `least`.
     fn term(&mut self, least: Precedence, depth: usize) -> Result<Term, ExpressionError> {
         let mut left = self.operand(depth)?;
         let mut compared = None;
@@ -206,7 +207,8 @@ impl Parser {
                     return Err(self.wrong("a ) is missing here"));
                 }
                 self.at += 1;
-                // A chain in parentheses stays a separate chain.
+                // A chain in parentheses becomes the only item of a new chain. So `joined` does not add terms to the
+                // chain in parentheses.
                 match term {
                     Term::All(terms) => Term::All(vec![Term::All(terms)]),
                     Term::Any(terms) => Term::Any(vec![Term::Any(terms)]),
@@ -237,7 +239,8 @@ fn compare(left: Term, word: Option<Lexeme>, right: Term) -> Term {
     }
 }
 
-/// Joins two terms to one chain. If the left term is already a chain, the right term is added to it.
+/// Joins two terms to one chain. If the left term is already a chain of the same kind, the right term is added to that
+/// chain. `row` is the kind: `Term::All` or `Term::Any`.
 fn joined(left: Term, right: Term, row: fn(Vec<Term>) -> Term) -> Term {
     match (left, row(Vec::new())) {
         (Term::All(mut terms), Term::All(_)) if terms.len() > 1 => {

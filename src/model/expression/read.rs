@@ -237,7 +237,7 @@ impl ExpressionReader {
         Ok(text)
     }
 
-    /// Reads what follows a backslash. An escape without a meaning stays as it is, as in PHP.
+    /// Reads the character after a backslash. An escape without a meaning stays as it is, as in PHP.
     fn escaped(&mut self, quote: char, text: &mut String) -> Result<(), ExpressionError> {
         let at = self.at - 1;
         match (quote, self.next()) {

@@ -13,7 +13,7 @@ pub(super) enum ExpressionValue<'a> {
     Int(i64),
     Float(f64),
     Text(&'a str),
-    /// An array or an object of the answer. In PHP, both are arrays.
+    /// An array or an object of the answer. In PHP, an object of JSON is also an array.
     Array(&'a Json),
     /// An array that is written in the expression.
     List(Vec<ExpressionValue<'a>>),
@@ -55,7 +55,7 @@ impl<'a> ExpressionValue<'a> {
         }
     }
 
-    /// Returns the member at the end of a path, or null if there is none.
+    /// Returns the member at the end of a path, or null if there is no such member.
     pub(super) fn member(mut json: &'a Json, path: &[String]) -> ExpressionValue<'a> {
         for name in path {
             let inner = match json {
@@ -81,7 +81,7 @@ impl<'a> ExpressionValue<'a> {
     }
 
     /// Applies `%` to whole numbers. Returns null if one of the values is not a number, or if the second value is 0.
-    /// (PHP ends with an error there.)
+    /// (In these cases, PHP ends with an error.)
     pub(super) fn remainder(&self, other: &ExpressionValue<'_>) -> ExpressionValue<'a> {
         let whole = |value: &ExpressionValue<'_>| match value {
             ExpressionValue::Text(text) if leading_number(text).is_none() => None,
@@ -101,7 +101,7 @@ impl<'a> ExpressionValue<'a> {
             ExpressionValue::Null => 0,
             ExpressionValue::Bool(b) => (*b).into(),
             ExpressionValue::Int(n) => *n,
-            // A number that is too large for an integer has no defined value in PHP either.
+            // For a number that is too large for an integer, PHP does not define the result either.
             ExpressionValue::Float(n) => *n as i64,
             ExpressionValue::Text(text) => match leading_number(text) {
                 Some(Number::Int(n)) => n,
@@ -172,8 +172,8 @@ impl<'a> ExpressionValue<'a> {
         i64::try_from(self.len()).ok()?.checked_add(deeper)
     }
 
-    /// Returns whether an array has an item that is equal to `wanted` (`is_strict`: identical to it). None: it is not
-    /// an array.
+    /// Returns whether an array has an item that is equal to `wanted` (`is_strict`: identical to `wanted`). None: the
+    /// value is not an array.
     pub(super) fn has_item(&self, wanted: &ExpressionValue<'_>, is_strict: bool) -> Option<bool> {
         let is_it = |(_, item): (_, ExpressionValue<'a>)| {
             if is_strict { item.is_identical(wanted) } else { item.equals(wanted) }
@@ -181,7 +181,7 @@ impl<'a> ExpressionValue<'a> {
         self.is_array().then(|| self.items().any(is_it))
     }
 
-    /// Returns the number with the other sign. Null: the value is not a number. (PHP fails there with an error.)
+    /// Returns the number with the other sign. Null: the value is not a number. (In this case, PHP ends with an error.)
     pub(super) fn negated(&self) -> ExpressionValue<'a> {
         let number = match self {
             ExpressionValue::Null => Some(Number::Int(0)),
@@ -211,8 +211,8 @@ impl<'a> ExpressionValue<'a> {
     fn text(&self) -> Cow<'a, str> {
         match self {
             ExpressionValue::Int(n) => n.to_string().into(),
-            // PHP writes large numbers in another form. This matters little, because in a comparison with a string that
-            // is not a number, the first characters decide.
+            // PHP writes large numbers in another form. The difference matters little: in a comparison with a string
+            // that is not a number, the first characters decide.
             ExpressionValue::Float(n) => n.to_string().into(),
             ExpressionValue::Text(text) => (*text).into(),
             _ => "".into(),
@@ -272,7 +272,7 @@ impl<'a> ExpressionValue<'a> {
     }
 }
 
-/// These functions are for both kinds of arrays: those of the answer, and those that are written in the expression.
+/// These functions are for arrays of the answer, and for arrays that are written in the expression.
 impl<'a> ExpressionValue<'a> {
     fn is_array(&self) -> bool {
         matches!(self, ExpressionValue::Array(_) | ExpressionValue::List(_))
@@ -353,7 +353,7 @@ fn is_space(c: char) -> bool {
 fn numeric(text: &str) -> Option<Number> {
     let text = text.trim_matches(is_space);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    // Rust reads "inf" and "nan" as well.
+    // Rust also reads "inf" and "nan" as numbers, and PHP does not. So the text must begin with a digit.
     let begins = digits.strip_prefix('.').unwrap_or(digits).starts_with(|c: char| c.is_ascii_digit());
     if !begins || !digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'))
     {

@@ -1,18 +1,18 @@
 //! Decides which topics a consumer leases from next, and how many jobs of each. Pure.
 //!
 //! There are two rules. First, a topic may begin another callback only while its callbacks in flight are fewer than the
-//! free workers (a dynamic threshold). A topic whose callbacks hang takes at most half of the workers. A second such
-//! topic takes half of the rest, and so on. So the next topic always finds some free workers. Second, free workers go
-//! to the topic that is furthest behind its share (stride scheduling). So ten thousand ready jobs of one topic do not
-//! delay another topic.
+//! free workers (a dynamic threshold). A topic whose callbacks hang takes at most half of the workers. A second topic
+//! with hanging callbacks takes at most half of the workers that are still free, and so on. So the next topic always
+//! finds some free workers. Second, free workers go to the topic that is furthest behind its share (stride scheduling).
+//! So ten thousand ready jobs of one topic do not delay another topic.
 //!
 //! Topics may belong to a tenant. The first rule also holds for the callbacks of all topics of a tenant together. And
-//! the topics of a tenant share what the second rule gives to one topic. So a tenant gets no more by using many topics.
-//! A topic without a tenant is a tenant of its own.
+//! by the second rule, all topics of a tenant together get the share of one topic. So a tenant gets no more by using
+//! many topics. A topic without a tenant is a tenant of its own.
 //!
-//! Priorities are weights, 5 to 3 to 2, in both rules. For the threshold, a topic counts all free workers if no topic
-//! with ready jobs has a higher priority. Any other topic counts only a part of the workers: its own weight divided by
-//! the highest weight.
+//! In both rules, the priorities high, normal and low have the weights 5, 3 and 2. For the threshold, a topic counts
+//! all free workers if no topic with ready jobs has a higher priority. Any other topic counts only a part of the
+//! workers: its own weight divided by the highest weight.
 
 mod share;
 
@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use self::share::{may_begin_more, stride, weight};
 use crate::job::{Priority, TopicName};
 
-/// The maximum by which a topic may be behind the others after it had to wait. The topic can catch up by this value. A
-/// topic of normal priority advances by this value in a hundred jobs.
+/// If a topic with ready jobs had to wait, its pass is raised so that it is at most this value below the `now` of
+/// [`Fair`]. The pass of a topic of normal priority grows by this value in a hundred jobs.
 const CREDIT: u64 = 1000;
 
 /// A topic that is served.
@@ -33,7 +33,7 @@ pub struct ServedTopic {
     pub name: TopicName,
     /// Its priority.
     pub priority: Priority,
-    /// Its tenant. Empty: it has none.
+    /// Its tenant. Empty: the topic has no tenant.
     pub tenant: String,
 }
 
@@ -58,7 +58,7 @@ pub enum LeaseTopicSelection {
 
 /// The planner. It remembers the ready jobs as the store last reported them, the callbacks in flight, and how far each
 /// topic has advanced. Usually only a few of the served topics are known to have ready jobs. So a plan looks at all
-/// topics only if it must.
+/// topics only with [`LeaseTopicSelection::All`].
 #[derive(Debug)]
 pub struct Fair {
     /// The topics that are served, in the order of their names.
@@ -69,7 +69,7 @@ pub struct Fair {
     start: usize,
     /// For each lane: the index of each topic with ready jobs, and how many there are.
     ready: Vec<BTreeMap<usize, u64>>,
-    /// Callbacks in flight of topics that are no longer served.
+    /// The number of callbacks in flight of each topic that is no longer served.
     strays: HashMap<TopicName, u32>,
     /// A topic that begins to have ready jobs gets at least this pass.
     now: u64,
@@ -89,14 +89,14 @@ struct FairTopicState {
     in_flight: u32,
     /// How far the topic has advanced. The topic with the lowest pass is next.
     pass: u64,
-    /// Whether it had ready jobs at the last plan.
+    /// Whether the topic had ready jobs at the last plan.
     is_active: bool,
 }
 
 /// What the planner knows of a tenant.
 #[derive(Debug, Clone, Default)]
 struct TenantState {
-    /// The callbacks in flight of all its topics.
+    /// The number of callbacks in flight of all its topics.
     in_flight: u32,
     /// How many of its topics had ready jobs at the last plan.
     active: u64,
@@ -250,8 +250,8 @@ impl Fair {
         }
     }
 
-    /// Returns how far a topic advances with each job. It advances further if more topics of its tenant have ready
-    /// jobs.
+    /// Returns how far a topic advances with each job. The topic advances further if more topics of its tenant have
+    /// ready jobs.
     fn step(&self, place: usize) -> u64 {
         let FairTopicState { weight, tenant, .. } = self.topics[place];
         stride(weight) * self.tenants[tenant].active.max(1)
@@ -330,8 +330,8 @@ impl Fair {
         if asks == LeaseTopicSelection::All {
             for place in (self.start..count).chain(0..self.start).filter(|place| !ready.contains_key(place)) {
                 let topic = &self.topics[place];
-                // Each of these topics may have a ready job. So each of them that may begin a callback and has no
-                // limits counts for the share of its tenant.
+                // Each of these topics may have a ready job. So each of these topics counts for the share of its
+                // tenant, if the topic may begin a callback and has no limits.
                 let of_tenant = of_tenants.entry(topic.tenant).or_default();
                 let could =
                     self.may_begin(topic, (0, *of_tenant), free.saturating_sub(*of_tenant), topic.weight)
@@ -380,7 +380,7 @@ impl Fair {
         }
     }
 
-    /// Returns how many more callbacks of a topic could begin with `free` workers, if it had no limits.
+    /// Returns how many more callbacks of a topic could begin with `free` workers, if the topic had no limits.
     pub fn wanted_callbacks(&self, topic: &TopicName, free: u32) -> u32 {
         let Some(place) = self.places.get(topic) else { return 0 };
         let topic = &self.topics[*place];
@@ -717,8 +717,8 @@ mod tests {
             }
         }
 
-        /// A plan may also have topics that are not known to have ready jobs. This does not change how many jobs it
-        /// takes from the known ones.
+        /// A plan may also have topics that are not known to have ready jobs. These topics do not change how many jobs
+        /// the plan takes from the known topics.
         #[test]
         fn the_known_are_asked_for_the_same_either_way(
             ready in prop::collection::vec(0_u64..9, 1..40), flying in prop::collection::vec(0_u32..3, 40), limit in 1_u32..64
@@ -743,8 +743,8 @@ mod tests {
         }
 
         /// The threshold: a topic begins a callback only if its callbacks in flight are fewer than the free workers.
-        /// The same applies to a tenant with all its topics. The last worker stays free for a topic that has no
-        /// callback in flight.
+        /// The threshold also applies to all topics of a tenant together. The last worker stays free for a topic that
+        /// has no callback in flight.
         #[test]
         fn no_topic_and_no_tenant_takes_more_than_half(
             priorities in prop::collection::vec((0_usize..3, 0_usize..3), 1..6), workers in 2_u32..100

@@ -2,8 +2,8 @@
 
 use crate::job::Priority;
 
-/// Returns the weight of a priority. While one topic of each priority has enough ready jobs, this number of every ten
-/// jobs belongs to the topic of this priority.
+/// Returns the weight of a priority. If there is one topic of each priority, and each topic has enough ready jobs, the
+/// topic of this priority gets this number of every ten jobs.
 pub(super) fn weight(priority: Priority) -> u32 {
     match priority {
         Priority::High => 5,

@@ -62,8 +62,8 @@ struct JobReference<'a> {
 }
 
 impl<'a> DoneEvent<'a> {
-    /// Describes the end of a job. None: the job was deleted or replaced, so there is no event. `with_answer`: the
-    /// event has the answers of the receiver.
+    /// Describes the end of a job. None: the job was deleted or replaced, so there is no event. `with_answer`: whether
+    /// the event contains the answers of the receiver.
     pub fn new(record: &'a JobRecord, with_answer: bool) -> Option<DoneEvent<'a>> {
         let kind = match record.ending {
             Ending::Delivered => "job.accepted",
@@ -97,8 +97,8 @@ impl<'a> DoneEvent<'a> {
         Some(DoneEvent { kind, timestamp: rfc3339(record.ended_ms), data })
     }
 
-    /// Returns the job that delivers the event. Its id is derived from the record. None: the name of the topic is too
-    /// long.
+    /// Returns the job that delivers the event. The id of this job is derived from the record. None: the name of the
+    /// topic is too long.
     pub fn job(&self) -> Option<NewJob> {
         let EventData { topic, id, outcome, added_ms, ended_ms, .. } = &self.data;
         let of = format!("{topic}\n{id}\n{}\n{added_ms:?}\n{ended_ms}", outcome.word());

@@ -53,7 +53,8 @@ impl Then {
     }
 }
 
-/// Reads one job or a list. `depth`: how long the longest chain may be. `left`: how many more jobs there may be.
+/// Reads one job or a list. `depth`: how many jobs a chain may still have. `left`: how many more jobs `then` may have
+/// in all.
 fn list<'a>(
     json: &'a str,
     path: &str,

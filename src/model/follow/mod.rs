@@ -51,13 +51,14 @@ struct StoredFollower<'a> {
 pub struct PredecessorJob<'a> {
     /// Its topic and id.
     pub key: &'a JobKey,
-    /// When it was added, Unix microseconds. Because of this time, the followers of a job that is added again have
+    /// When it was added, Unix microseconds. If the job is added again, this time is different, so its followers get
     /// other ids.
     pub stamp_us: i64,
 }
 
 impl PredecessorJob<'_> {
-    /// Returns the id for a follower without an id of its own. `place` is its place in the list.
+    /// Returns the id for a follower without an id of its own. `place` is the place of the follower in the list, from
+    /// 0.
     fn id_at(&self, place: usize) -> JobId {
         let of = format!("{}\n{}\n{}\n{place}", self.key.topic, self.key.id, self.stamp_us);
         let hash = Sha256::digest(of);
@@ -77,7 +78,8 @@ impl Then {
         Then { full: full.join(".").into(), links: text(serde_json::to_string(&links)).into() }
     }
 
-    /// Returns the JSON of each follower that is known.
+    /// Returns the JSON of each follower. The list is empty if the store keeps only the topics and ids of the
+    /// followers.
     fn jsons(&self) -> Vec<String> {
         self.texts().filter_map(json_of).collect()
     }
@@ -93,8 +95,8 @@ impl Then {
         links.into_iter().enumerate().map(key).collect()
     }
 
-    /// Returns the jobs that follow a job as the API shows them, each with its id. If the jobs are not known any more,
-    /// returns only their topics and ids.
+    /// Returns the jobs that follow a job as the API shows them, each with its id. If the store keeps only the topics
+    /// and ids of these jobs, returns only the topics and ids.
     pub fn shown(&self, source: PredecessorJob<'_>) -> Vec<Box<RawValue>> {
         let jsons = self.jsons();
         let known: Vec<StoredFollower<'_>> =
@@ -113,7 +115,7 @@ impl Then {
 }
 
 /// Decodes the text of a follower (one of [`Then::texts`]), which is base64url, and returns the JSON that it contains.
-/// None: it cannot be read.
+/// None: the text cannot be read.
 fn json_of(text: &str) -> Option<String> {
     String::from_utf8(TEXT.decode(text).ok()?).ok()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The numbers of one row.
+/// The cells of one row. Each cell has one number.
 #[derive(Debug, Clone, Copy)]
 pub struct RowCells<'a>(pub(super) &'a [AtomicU64]);
 

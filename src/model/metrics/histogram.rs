@@ -60,7 +60,7 @@ impl<'a> Histogram<'a> {
         self.up_to().filter(|(bound, _)| shown.contains(bound))
     }
 
-    /// Returns each bound, in microseconds, and how many values are not above it.
+    /// Returns each bound, in microseconds, and how many values are not above this bound.
     pub fn up_to(&self) -> impl Iterator<Item = (u64, u64)> {
         self.bounds.iter().zip(self.cells).scan(0, |sum, (bound, n)| {
             *sum += n;

@@ -11,11 +11,11 @@ pub enum AddOutcome {
     Kept,
     /// The new job was refused, because of `reject`: there is a job with the same id.
     Exists,
-    /// The store did not accept it.
+    /// The store did not accept the job.
     Failed,
-    /// The store may or may not have stored it.
+    /// The store may or may not have stored the job.
     Unknown,
-    /// It was refused before the store was called, or because of a quota.
+    /// The job was refused before the store was called, or because of a quota.
     Refused,
 }
 
@@ -53,15 +53,15 @@ impl AttemptOutcome {
     pub(super) const NAMES: [&str; 3] = ["accepted", "failed", "refused"];
 }
 
-/// The classes of HTTP statuses. The first one means that there was no answer.
+/// The classes of HTTP statuses. `none` means that there was no answer.
 pub(super) const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Why a job became a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeathCause {
-    /// Its callbacks failed until its attempts were used up, or the receiver refused it.
+    /// The callbacks of the job failed until its attempts were used up, or the receiver refused the job for good.
     Callback,
-    /// Its last lease expired: nobody settled it.
+    /// The last lease of the job expired, because nobody settled it.
     Lease,
 }
 
@@ -72,7 +72,7 @@ impl DeathCause {
 /// Why a dead letter was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PurgeCause {
-    /// Somebody asked to remove it.
+    /// Somebody asked to remove the dead letter.
     Asked,
     /// The topic's time for keeping dead letters was over.
     Retention,
@@ -97,9 +97,9 @@ pub enum StoreOperation {
     Promote,
     /// Leases, in batches.
     Lease,
-    /// Outcomes, in batches.
+    /// Outcomes of leases, in batches.
     Settle,
-    /// Ends of leases that expired, or whose owner is gone.
+    /// Ends of leases that expired, and of leases of owners that are gone.
     Expire,
 }
 

@@ -3,7 +3,7 @@
 
 use super::histogram::Histogram;
 
-/// The bounds that `/metrics` shows, in microseconds. Each of them is also one of the [`LATENESS_BOUNDS`].
+/// The bounds that `/metrics` shows, in microseconds. Each of these bounds is also in [`LATENESS_BOUNDS`].
 pub const LATENESS_SHOWN: [u64; 22] = [
     1_000,
     2_000,
@@ -29,11 +29,12 @@ pub const LATENESS_SHOWN: [u64; 22] = [
     604_800_000_000,
 ];
 
-/// The smallest width of a range, in microseconds. It is about a sixteenth of 1 ms. Below 1 ms, ranges are less exact.
+/// The smallest width of a range, in microseconds. The width is about a sixteenth of 1 ms. So percentiles below 1 ms
+/// are less exact.
 const WIDTH_LEAST: u64 = 60;
 
-/// Returns the bound after this one: a bound that is a sixteenth higher, but at least [`WIDTH_LEAST`] higher. If the
-/// next bound of [`LATENESS_SHOWN`] is lower than this bound, returns the bound of [`LATENESS_SHOWN`].
+/// Returns the bound that follows `bound`: it is a sixteenth higher, but at least [`WIDTH_LEAST`] higher. It is never
+/// higher than `shown`, which is the next bound of [`LATENESS_SHOWN`].
 const fn next_bound(bound: u64, shown: u64) -> u64 {
     let step = if bound / 16 > WIDTH_LEAST { bound / 16 } else { WIDTH_LEAST };
     if bound + step < shown { bound + step } else { shown }
@@ -112,15 +113,15 @@ impl LatenessHistogram {
         self.0.iter_mut().zip(other.0).for_each(|(mine, count)| *mine = mine.wrapping_add(count));
     }
 
-    /// Returns the attempts since an earlier moment. None: the numbers were reset to 0 since then.
+    /// Returns the attempts after the moment of `before`. None: the numbers were reset to 0 after that moment.
     pub fn since(&self, before: &LatenessHistogram) -> Option<LatenessHistogram> {
         let falls = self.0.iter().zip(before.0).any(|(now, before)| *now < before);
         (!falls).then(|| LatenessHistogram(std::array::from_fn(|at| self.0[at] - before.0[at])))
     }
 
     /// Returns the lateness, in microseconds, that this share of the attempts did not exceed. Within a range, the
-    /// attempts are assumed to be spread evenly. Above the last bound, the last bound is returned. None: there are no
-    /// attempts.
+    /// attempts are assumed to be spread evenly. If the result is above the last bound, the last bound is returned.
+    /// None: there are no attempts.
     pub fn percentile_us(&self, share: f64) -> Option<u64> {
         let wanted = share * self.0.iter().sum::<u64>() as f64;
         let mut below = 0.0;

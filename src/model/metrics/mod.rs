@@ -25,8 +25,8 @@ pub use self::sums::{DaySums, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, MetricsText};
 use crate::topic::Failure;
 
-/// The name under which dq counts all topics and nodes for which a page has no room. If it is not known whether a name
-/// is a topic, and the name has no row, it is counted here too.
+/// The name under which dq counts all topics and nodes for which a page has no room. dq makes no row for a name that is
+/// perhaps not a topic. If such a name has no row, it is also counted under `(other)`.
 pub const OTHER: &str = "(other)";
 
 // The positions of a topic's numbers in its cells. New numbers are added at the end. In the page of a release that does
@@ -68,8 +68,8 @@ impl TopicCounters<'_> {
         self.0.add(DELETES + outcome as usize, 1);
     }
 
-    /// Counts an attempt that ended, with its HTTP status if there was one. Also records how late it began and how long
-    /// it took, in microseconds.
+    /// Counts an attempt that ended, with its HTTP status if there was one. Also records how late the attempt began and
+    /// how long it took, in microseconds.
     pub fn attempted(self, outcome: AttemptOutcome, status: Option<u16>, late_us: u64, took_us: u64) {
         let class = status.map_or(0, |s| usize::from(s / 100).clamp(1, CODE_CLASSES.len() - 1));
         self.0.add(ATTEMPTS + outcome as usize * CODE_CLASSES.len() + class, 1);
@@ -89,7 +89,7 @@ impl TopicCounters<'_> {
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
     }
 
-    /// Counts an attempt whose receiver answers later. The times are as in [`TopicCounters::attempted`].
+    /// Counts an attempt that the receiver answers later. The times are as in [`TopicCounters::attempted`].
     pub fn answered_later(self, late_us: u64, took_us: u64) {
         self.0.add(LATER, 1);
         Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);

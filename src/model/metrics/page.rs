@@ -1,5 +1,5 @@
 //! The layout of a page: words of 64 bits, in the byte order of the host. Several processes add to one page at the same
-//! time, and any of them may die between any two instructions.
+//! time, and each of these processes may die between any two instructions.
 //!
 //! ```text
 //! header    magic, version, the page's own number, rows in use of topics and of nodes
@@ -123,7 +123,7 @@ impl<'a> Page<'a> {
         [WORDS, WORDS_1].contains(&words.len()).then_some(Page(words))
     }
 
-    /// Begins a new page. All its words are 0, and no other process sees it yet.
+    /// Begins a new page. Before the call, all words of the page must be 0, and no other process must see the page.
     pub fn begin(self, number: u64) {
         for (at, value) in
             [(AT_NUMBER, number), (AT_TOPICS, 1), (AT_NODES, 1), (AT_VERSION, VERSION), (AT_MAGIC, MAGIC)]
@@ -140,7 +140,8 @@ impl<'a> Page<'a> {
         self.0.len() == WORDS && self.has_version(VERSION)
     }
 
-    /// Returns whether the page has the layout of version 1. Its numbers can be read, but nothing may be added.
+    /// Returns whether the page has the layout of version 1. The numbers of such a page can be read, but nothing may be
+    /// added to them.
     pub fn is_of_version_1(self) -> bool {
         self.0.len() == WORDS_1 && self.has_version(1)
     }
@@ -161,7 +162,7 @@ impl<'a> Page<'a> {
         self.0[AT_TOPICS].load(Ordering::Relaxed) as usize
     }
 
-    /// Returns the numbers of a topic. None: it has no row.
+    /// Returns the numbers of a topic. None: the topic has no row.
     #[inline]
     pub fn topic(self, name: &str) -> Option<RowCells<'a>> {
         self.find_row(TOPICS, name).ok().map(|row| self.cells(TOPICS, row))
@@ -246,13 +247,13 @@ impl<'a> Page<'a> {
                 return row as usize;
             }
             // Another process has taken this place of the index meanwhile, perhaps for the same name. If the new row of
-            // this process is still the last row, it is given back. Otherwise it stays unused.
+            // this process is still the last row, this row is given back. Otherwise the row stays unused.
             let _ = used.compare_exchange(row + 1, row, Ordering::AcqRel, Ordering::Acquire);
         }
     }
 
-    /// Returns whether a row belongs to a name. A row whose name is not written yet counts as a row of this name,
-    /// because the hash fits. The process that claimed the row has died, or is about to write the same name.
+    /// Returns whether a row belongs to a name. A row without a written name counts as a row of `name`, because the
+    /// hash in the index fits. The process that claimed the row has died, or is about to write the same name.
     fn is_of(self, table: TableLayout, row: usize, name: &str) -> bool {
         let words_of = self.row(table, row);
         match words_of[0].load(Ordering::Acquire) {

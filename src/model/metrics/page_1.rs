@@ -1,7 +1,7 @@
 //! The previous release writes pages with version 1 of the layout. This module knows how many cells a topic had, and
-//! which current cell gets the number of each old cell. Such pages are read, so that no sum falls at an upgrade.
-//! Nothing is written to them. The cells differ in two ways: the histogram of lateness had 18 ranges, and there were no
-//! cells for failures.
+//! which current cell gets the number of each old cell. dq reads the pages of version 1, so that no sum falls at an
+//! upgrade. dq writes nothing to these pages. The cells of version 1 differ in two ways: the histogram of lateness had
+//! 18 ranges, and there were no cells for failures.
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};

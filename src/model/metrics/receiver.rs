@@ -1,7 +1,7 @@
 //! What the receiver of a topic did: how attempts ended, how long they took, and which failures there were.
 //!
-//! Only some statuses have a number of their own, so that the numbers of a topic have a fixed size. The statuses that
-//! are not in [`STATUSES`] are counted by their class.
+//! The statuses in [`STATUSES`] are counted separately. All other statuses are counted by their class, so that each
+//! topic needs the same number of cells.
 
 use super::histogram::{ATTEMPT_BOUNDS, Histogram};
 use crate::topic::Failure;
@@ -92,8 +92,8 @@ impl ReceiverCounts {
         &self.0
     }
 
-    /// Returns what the receiver did after the moment of the counts `before`. `None`: the counts were reset to 0 since
-    /// then.
+    /// Returns what the receiver did after the moment of the counts `before`. None: the counts were reset to 0 after
+    /// that moment.
     pub fn since(&self, before: &ReceiverCounts) -> Option<ReceiverCounts> {
         let falls = self.0.iter().zip(before.0).any(|(now, before)| *now < before);
         (!falls).then(|| ReceiverCounts(std::array::from_fn(|i| self.0[i] - before.0[i])))
@@ -109,17 +109,17 @@ impl ReceiverCounts {
         self.0[FAILED]
     }
 
-    /// Returns the number of attempts whose result the receiver reports later.
+    /// Returns the number of attempts that the receiver answers later.
     pub fn later(&self) -> u64 {
         self.0[LATER]
     }
 
-    /// Returns all attempts.
+    /// Returns the number of all attempts.
     pub fn attempts(&self) -> u64 {
         self.accepted() + self.failed() + self.later()
     }
 
-    /// Returns the share of the attempts in which the receiver accepted the job. Attempts whose result is reported
+    /// Returns the share of the attempts in which the receiver accepted the job. Attempts that the receiver answers
     /// later do not count. None: no attempt has a result yet.
     pub fn success_rate(&self) -> Option<f64> {
         let ended = self.accepted() + self.failed();
@@ -134,7 +134,8 @@ impl ReceiverCounts {
     }
 
     /// Returns a percentile of the durations, in microseconds: the upper bound of the range that contains the
-    /// percentile. `part` is 0.5 for the median. None: there were no attempts, or the duration is above the last bound.
+    /// percentile. `part` is 0.5 for the median. None: there were no attempts, or the percentile is above the last
+    /// bound.
     pub fn duration_us(&self, part: f64) -> Option<u64> {
         let all: u64 = self.durations().map(|(_, count)| count).sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);

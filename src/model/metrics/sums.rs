@@ -50,8 +50,8 @@ impl Sums {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the differences between these sums and earlier sums. The numbers of a page never fall. If `self` is the
-    /// older reading, its numbers are not greater than those of `before`, and all differences are 0.
+    /// Returns the differences between these sums and earlier sums. The numbers of a page never fall. So if `self` was
+    /// read before `before`, all differences are 0.
     pub fn since(self, before: Sums) -> Sums {
         self.with(before, u64::saturating_sub)
     }
@@ -95,7 +95,7 @@ impl MetricSubject {
 pub struct PageSums {
     /// The number of the page.
     pub page: u64,
-    /// The sums of each topic and node, if they are not all 0.
+    /// The sums of each topic and each node. If all sums of a topic or node are 0, the topic or node is left out.
     pub sums: Vec<(MetricSubject, Sums)>,
 }
 

@@ -20,7 +20,8 @@ pub enum MetricKind {
 pub struct MetricsText {
     out: String,
     is_open_metrics: bool,
-    /// The family (metric) to which the next samples belong, and whether the header of the family was written. A family
+    /// The name, the kind and the help text of the family (metric) to which the next samples belong. `is_introduced`
+    /// says whether these three values were already written. They are written with the first sample, so a family
     /// without samples is left out.
     family: (&'static str, MetricKind, &'static str),
     is_introduced: bool,

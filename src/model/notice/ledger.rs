@@ -76,8 +76,8 @@ impl AlertLedger {
     }
 
     /// Returns how many dead letters each topic has got since the last call, according to the pages of counters. The
-    /// first call returns no dead letters, because it only learns how many dead letters there were before. If a page
-    /// cannot be read this time, its earlier count is kept, so no dead letter is missed.
+    /// first call returns no dead letters, because this call only learns how many dead letters there were before. If a
+    /// page cannot be read this time, its earlier count is kept, so no dead letter is missed.
     pub fn deaths(&mut self, pages: &[PageSums]) -> Vec<(String, u64)> {
         let is_first = self.dead.is_none();
         let known = self.dead.get_or_insert_default();

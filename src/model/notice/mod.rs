@@ -1,6 +1,6 @@
 //! The content of alerts. There are two kinds: problems, which begin and end, and dead letters, which are events. Pure:
-//! this module decides what is sent to whom, when, and in which words. The `alert` module of the `delivery` crate sends
-//! the messages.
+//! this module decides who gets which alerts, when, and in which words. The `alert` module of the `delivery` crate
+//! sends the messages.
 
 mod ledger;
 mod outbox;
@@ -25,7 +25,8 @@ pub const NOT_SENT: &str = "alerts_not_sent";
 /// The kind for test alerts, which show whether alerts arrive. A test alert is sent when somebody asks for it.
 pub const TEST: &str = "test";
 
-/// All kinds of alerts. If an alert can be over, its kind is the name of a finding.
+/// All kinds of alerts except [`TEST`]. An alert about a finding has the name of the finding as its kind. Only such an
+/// alert can be over.
 pub const KINDS: &[&str] = &[
     DEAD_LETTER,
     "topic_late",
@@ -67,25 +68,25 @@ pub const JOBS_NAMED: usize = 10;
 pub struct Notice {
     /// One of [`KINDS`], or [`TEST`].
     pub kind: String,
-    /// Whether it is open, is over, or is an event.
+    /// Whether the alert is open, is over, or is an event.
     pub state: AlertPhase,
     /// What is wrong, in one line.
     pub title: String,
     /// Figures, and what would help.
     pub detail: String,
-    /// The topic that is concerned.
+    /// The topic that the alert is about.
     pub topic: Option<String>,
-    /// The node that is concerned.
+    /// The node that the alert is about.
     pub node: Option<String>,
-    /// The process that is concerned.
+    /// The process that the alert is about.
     pub process: Option<String>,
     /// Since when the problem exists, in Unix milliseconds.
     pub since_ms: i64,
-    /// When it was over, or when the event happened last, in Unix milliseconds.
+    /// When the problem was over, or when the event happened last, in Unix milliseconds.
     pub at_ms: i64,
-    /// How many jobs became dead letters.
+    /// How many jobs became dead letters. 0: the alert is not about dead letters.
     pub count: u64,
-    /// Some of these jobs, at most [`JOBS_NAMED`].
+    /// Some of the jobs that became dead letters, at most [`JOBS_NAMED`].
     pub jobs: Vec<DeadJob>,
 }
 
@@ -97,7 +98,7 @@ pub enum AlertPhase {
     Open,
     /// The problem is over.
     Over,
-    /// It is an event, which has no end.
+    /// The alert is an event, which has no end.
     Event,
 }
 
@@ -158,8 +159,8 @@ impl Notice {
         Notice { state: AlertPhase::Over, at_ms: now_ms, ..self }
     }
 
-    /// Makes the alert which says that `count` jobs of a topic became dead letters. `jobs` has only the jobs that are
-    /// known.
+    /// Makes the alert which says that `count` jobs of a topic became dead letters. `jobs` contains those of the jobs
+    /// that dq has found.
     pub fn dead(topic: &str, count: u64, jobs: Vec<DeadJob>, now_ms: i64) -> Notice {
         let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
         Notice {
@@ -194,14 +195,14 @@ impl Notice {
         }
     }
 
-    /// Returns whether both alerts are about the same thing.
+    /// Returns whether two alerts are about the same thing: they have the same kind, topic, node and process.
     fn is_of(&self, other: &Notice) -> bool {
         let subject = |n: &Notice| (n.kind.clone(), n.topic.clone(), n.node.clone(), n.process.clone());
         subject(self) == subject(other)
     }
 
-    /// Adds another event about the same thing. Returns false if `more` is about something else, or if one of the two
-    /// alerts is not an event.
+    /// Adds the event `more` to this event. Returns false and adds nothing if the two alerts are about different
+    /// things, or if one of the two alerts is not an event.
     fn take_in(&mut self, more: &Notice) -> bool {
         if !(self.state == AlertPhase::Event && more.state == AlertPhase::Event && self.is_of(more)) {
             return false;

@@ -1,7 +1,7 @@
 //! The outbox of alerts: what to send to whom, and when. Alerts that come shortly after each other go into one message,
-//! and a recipient does not get messages too often. A message that cannot be sent is tried again for a day, with
-//! growing pauses. The outbox survives restarts. Times are Unix milliseconds of the host's clock, which may be set
-//! back. So a stored time may be in the future. Nothing waits for such a time.
+//! and a recipient does not get messages too often. dq tries for a day to send a message, with growing pauses. The
+//! outbox survives restarts. Times are Unix milliseconds of the host's clock, which may be set back. So a stored time
+//! may be in the future. dq does not wait until such a time.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{AlertPhase, Notice, Recipient};
 
-/// How many alerts may wait for one recipient. A further alert replaces the first alert.
+/// How many alerts may wait for one recipient. If one more alert comes, the oldest of the waiting alerts is dropped.
 const WAITING_MAX: usize = 1000;
 
-/// How long dq tries to send an alert. The alert of a problem that still exists has no such limit.
+/// How long dq tries to send an alert. For an alert about a problem that still exists, there is no such limit.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// The first and the longest pause after a failure.
@@ -25,19 +25,19 @@ const FAILURES_TOLD: u32 = 3;
 /// How often messages go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageTiming {
-    /// Alerts within this time go into one message.
+    /// Alerts that come within this time go into one message.
     pub gather: Duration,
     /// A recipient gets at most one message in this time.
     pub interval: Duration,
 }
 
-/// What waits to be sent.
+/// The alerts that wait to be sent.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct AlertQueue {
     waiting: Vec<RecipientQueue>,
 }
 
-/// What waits for one recipient.
+/// The alerts that wait for one recipient.
 #[derive(Debug, Serialize, Deserialize)]
 struct RecipientQueue {
     to: Recipient,
@@ -45,8 +45,8 @@ struct RecipientQueue {
     /// The number of alerts at the beginning of `notices` that this process is sending now.
     #[serde(skip)]
     sending: usize,
-    /// How many alerts the next message may have. 0: all that wait. It becomes smaller when the recipient refuses a
-    /// message: the message may be too long, or one of its alerts may be the reason.
+    /// How many alerts the next message may have. 0: all alerts that wait. The number becomes smaller when the
+    /// recipient refuses a message: the message may be too long, or one of its alerts may be the reason.
     #[serde(skip)]
     message_max: usize,
     /// When the first alert that is not being sent began to wait.
@@ -98,7 +98,8 @@ impl RecipientQueue {
         PAUSES[0].saturating_mul(1 << self.failures.saturating_sub(1).min(10)).min(PAUSES[1])
     }
 
-    /// Drops those of the first `count` alerts that are older than a day. An alert that is still open stays.
+    /// Drops alerts that are older than a day, but only among the first `count` alerts. An alert about a problem that
+    /// still exists stays.
     fn drop_old(&mut self, count: usize, now_ms: i64) {
         let is_old = |at: &usize| {
             let (notice, later) = (&self.notices[*at], &self.notices[at + 1..]);
@@ -171,8 +172,9 @@ impl AlertQueue {
     }
 
     /// Records that a message could not be sent. `is_refused`: the recipient can be reached, and refused this message.
-    /// The next message then has half as many alerts. If the message had one alert, the alerts about other problems come
-    /// before it from now on. Returns how many alerts are dropped because of this failure.
+    /// The next message then has half as many alerts. If the message had only one alert, and this alert is not dropped,
+    /// all alerts about the same problem go to the end of the queue. Returns how many alerts are dropped because of
+    /// this failure.
     pub fn failed(&mut self, to: &Recipient, reason: &str, is_refused: bool, now_ms: i64) -> usize {
         let Some(waiting) = self.pending_for(to) else { return 0 };
         let tried = std::mem::take(&mut waiting.sending);
@@ -193,7 +195,7 @@ impl AlertQueue {
         if is_refused {
             waiting.message_max = (tried / 2).max(1);
             if is_alone && dropped == 0 {
-                // All alerts about this problem stay in their order.
+                // The sort keeps the order of all alerts about this problem.
                 let first = waiting.notices[0].clone();
                 waiting.notices.sort_by_key(|one| one.is_of(&first));
             }
@@ -201,7 +203,7 @@ impl AlertQueue {
         dropped
     }
 
-    /// Records that a message was not sent, and that this is not a failure. It can be sent again.
+    /// Records that a message was not sent, for a reason that is not a failure. The message can be sent again.
     pub fn put_off(&mut self, to: &Recipient) {
         if let Some(waiting) = self.pending_for(to) {
             waiting.sending = 0;
@@ -229,7 +231,7 @@ impl AlertQueue {
         self.waiting.iter().any(|w| w.sending > 0)
     }
 
-    /// Returns the recipients that alerts do not reach, and why. A recipient is one of them after [`FAILURES_TOLD`]
+    /// Returns the recipients that alerts do not reach, and why. A recipient is in this list after [`FAILURES_TOLD`]
     /// failures in a row, or if alerts for this recipient were dropped. None: there is no such recipient.
     pub fn trouble(&self) -> Option<String> {
         let tell = |w: &RecipientQueue| {
@@ -281,7 +283,7 @@ mod tests {
         assert_eq!(due(&mut outbox, 9_999), Vec::<Vec<String>>::new());
         assert_eq!(due(&mut outbox, 10_000), [["a", "b"]]);
         assert!(outbox.is_sending() && due(&mut outbox, 11_000).is_empty());
-        // This alert comes while a message is being sent.
+        // The alert `c` comes while a message is being sent.
         outbox.put(&mail(), &open("c"), 11_000);
         outbox.sent(&mail(), 12_000);
         assert!(due(&mut outbox, 71_999).is_empty());
@@ -365,7 +367,8 @@ mod tests {
             outbox.put(&mail(), &Notice { node: Some(n.to_string()), ..open(&n.to_string()) }, 0);
         }
         let (mut now, mut sent, mut longest) = (0, std::collections::BTreeSet::new(), 0);
-        // The recipient accepts at most eight alerts in a message. It refuses each message that contains alert 37.
+        // The recipient accepts at most eight alerts in a message. The recipient refuses each message that contains
+        // alert 37.
         while sent.len() < 99 {
             now += HOUR / 6;
             assert!(now < 20 * HOUR, "{} are sent", sent.len());

@@ -13,8 +13,8 @@ use super::{AlertPhase, DeadJob, Notice};
 /// The name of the template. Its ending makes minijinja write values as JSON.
 const NAME: &str = "webhook.json";
 
-/// A template that needs more steps than this is refused. Otherwise a template could occupy the thread for ever. No
-/// useful template needs so many steps.
+/// A template that needs more steps than this number is refused. Without this limit, a template could occupy the thread
+/// for ever. No useful template needs so many steps.
 const FUEL: u64 = 1_000_000;
 
 /// A template that can be rendered.
@@ -122,8 +122,8 @@ fn slack(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Replaces `<` and `>` by similar characters, for services that read tags such as `<at user_id="all">` and have no way
-/// to write these characters otherwise. A word joiner after each `@` keeps services from reading mentions.
+/// Replaces `<` and `>` by similar characters, for services that read tags such as `<at user_id="all">` and have no
+/// other way to write these characters. Also puts a word joiner after each `@`, so that no service reads a mention.
 fn no_tags(text: &str) -> String {
     text.replace('<', "\u{2039}").replace('>', "\u{203a}").replace('@', "@\u{2060}")
 }

@@ -20,7 +20,7 @@ const DETAIL_MAX: usize = 1000;
 /// A message to a recipient: one or more alerts, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The host that sends it.
+    /// The host that sends the message.
     pub host: String,
     /// The content in one line.
     pub subject: String,
@@ -31,7 +31,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Makes the message of a host. Its times are in `zone`.
+    /// Makes the message of a host. The times in the message are in `zone`.
     pub fn new(host: &str, notices: Vec<Notice>, zone: &TimeZone) -> Message {
         let host = line(host, SUBJECT_MAX);
         let subject = line(&format!("[dq {host}] {}", summary(&notices)), SUBJECT_MAX);
@@ -47,7 +47,7 @@ impl Message {
     }
 }
 
-/// Returns the title of an alert, and whether it is over.
+/// Returns the title of an alert. If the alert is over, `over: ` comes before the title.
 fn headline(notice: &Notice) -> String {
     let over = if notice.state == AlertPhase::Over { "over: " } else { "" };
     format!("{over}{}", line(&notice.title, REASON_MAX))
@@ -102,7 +102,7 @@ fn line(text: &str, longest: usize) -> String {
             out.push('…');
             break;
         }
-        // The hidden characters include those that change the direction of writing.
+        // The hidden characters include the characters that change the direction of writing.
         let is_hidden = c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         out.push(if is_hidden { ' ' } else { c });
     }

@@ -14,14 +14,14 @@ pub struct AlertSettings {
     pub smtp: Option<SmtpSettings>,
     /// The addresses that get a mail about every alert.
     pub to: Vec<String>,
-    /// Alerts within this time go into one message.
+    /// Alerts that come within this time go into one message.
     pub gather: Duration,
     /// A recipient gets at most one message in this time.
     pub interval: Duration,
     /// A topic is late if its oldest ready job has waited for longer than this time. None: no topic is ever late.
     pub late_after: Option<Duration>,
-    /// An alert opens if a process was started again three times within this time. It closes when the same time has
-    /// passed without a restart.
+    /// An alert opens if a process was started again three times within this time. The alert closes when the same time
+    /// has passed without a restart.
     pub restarts_within: Duration,
     /// The webhooks that get alerts.
     pub webhooks: Vec<AlertWebhook>,
@@ -74,7 +74,7 @@ pub struct AlertWebhook {
     pub name: String,
     /// The URL. It may contain a secret.
     pub url: String,
-    /// Headers in addition to dq's own.
+    /// Headers in addition to dq's own headers.
     pub headers: BTreeMap<String, String>,
     /// The template of the request's body. None: a plain JSON document.
     pub template: Option<String>,

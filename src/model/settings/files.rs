@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 /// SQLite's write-ahead log.
 pub const LOG: &str = "-wal";
 
-/// All processes that have the SQLite file open share this memory.
+/// The memory that all processes with the SQLite file open share.
 const SHARED_MEMORY: &str = "-shm";
 
-/// SQLite's journal. Only files that are not in WAL mode have one.
+/// SQLite's journal. Only files that are not in WAL mode have a journal.
 const JOURNAL: &str = "-journal";
 
 /// The lock at which processes wait for their turn to write.

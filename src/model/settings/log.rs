@@ -10,7 +10,7 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// If a file has reached this number of bytes, a further file of the same day is begun.
     pub max_size: u64,
-    /// How many files of each kind are kept. 0: all.
+    /// How many files of each kind are kept. 0: all files.
     pub keep: usize,
 }
 

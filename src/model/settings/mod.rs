@@ -1,5 +1,5 @@
 //! The validated settings, as every process sees them. Pure types. `config` makes the settings. dq-master writes them
-//! into sealed memory, and hands them to its child processes. Nobody changes them.
+//! into sealed memory, and hands them to its child processes. No process changes the settings.
 
 mod alert;
 mod beanstalk;
@@ -47,7 +47,7 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// How long a child process may take to report that it is ready.
     pub start_timeout: Duration,
-    /// How long a child process may be silent before it is replaced. None: for ever.
+    /// How long a child process may be silent before it is replaced. None: a silent process is not replaced.
     pub watchdog: Option<Duration>,
     /// Whether a change of the configuration file acts like HUP.
     pub watch_config: bool,
@@ -123,18 +123,18 @@ pub struct HttpSettings {
     pub max_connections_per_source: usize,
     /// The greatest number of requests that are being answered at the same time.
     pub max_requests: usize,
-    /// The greatest number of clients that reserve jobs and wait. They do not count for `max_requests`.
+    /// The greatest number of clients that wait for jobs to reserve. These clients do not count for `max_requests`.
     pub max_reserves: usize,
     /// A connection is closed if no complete request head arrives on it for this long, or if the client reads nothing
     /// of an answer for this long.
     pub idle_timeout: Duration,
-    /// Whether the console is served.
+    /// Whether dq-http-server serves the console.
     pub console: bool,
     /// The file with the key of sessions. None: `session-key` in `run_dir`.
     pub session_key_file: Option<PathBuf>,
     /// The certificate of the port. None: connections are not encrypted.
     pub tls: Option<Certificate>,
-    /// The URL at which receivers reach the port, without a slash at its end. None: receivers cannot reach it.
+    /// The URL at which receivers reach the port, without a slash at its end. None: receivers cannot reach the port.
     pub public_url: Option<String>,
 }
 
@@ -151,7 +151,7 @@ pub enum Auth {
 /// The timers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerSettings {
-    /// The number of processes. One timer is active and the others stand by.
+    /// The number of processes. One timer is active, and the others wait.
     pub processes: u32,
 }
 
@@ -222,8 +222,9 @@ pub struct SpoolSettings {
 
 /// The file `-turn` beside the spool begins with this byte if nothing waits in the spool. Each batch of requests has to
 /// know whether changes wait. Reading this byte costs one system call. When nothing waits, a process sets the byte
-/// during its turn. The byte is cleared before a change is stored. It is also cleared when the spool is opened, because
-/// it may be wrong after a crash of the machine. With any other byte, the spool is read.
+/// during its turn. The byte is cleared before a change is stored. The byte is also cleared when the spool is opened,
+/// because the byte may be wrong after a crash of the machine. If the file begins with another byte, the process reads
+/// the spool.
 pub const NOTHING_WAITS: u8 = b'0';
 
 impl RedisSettings {
@@ -266,11 +267,11 @@ pub struct NodeSettings {
     pub name: String,
     /// The server or servers of the node.
     pub at: NodeAddress,
-    /// The number of its shards.
+    /// The number of shards of the node.
     pub shards: u32,
     /// How long the node may take to accept a connection, and to answer. None: the timeout of the store.
     pub timeout: Option<Duration>,
-    /// The number of connections to each of its servers, per process. None: the number of the store.
+    /// The number of connections to each server of the node, per process. None: the number of the store.
     pub pool: Option<u32>,
     /// The certificates with which the servers and dq prove who they are.
     pub tls: TlsClientSettings,
@@ -337,7 +338,8 @@ impl NodeSettings {
 }
 
 impl StoreSettings {
-    /// Returns the settings of the same store without a spool: each change waits until the job's home has it.
+    /// Returns the settings of the same store without a spool: each change waits until the home of the job has the
+    /// change.
     pub fn without_spool(&self) -> StoreSettings {
         match self.clone() {
             StoreSettings::Redis(redis) => StoreSettings::Redis(RedisSettings { spool: None, ..redis }),
@@ -345,7 +347,7 @@ impl StoreSettings {
         }
     }
 
-    /// The file of the embedded store.
+    /// Returns the file of the embedded store. None: the store is on Redis.
     pub fn file(&self) -> Option<&Path> {
         match self {
             StoreSettings::Embedded { path, .. } => Some(path),

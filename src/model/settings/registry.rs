@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RedisSettings;
 
-/// A database with topics.
+/// The database of the registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegistrySettings {
     /// A SQLite file.
@@ -22,7 +22,7 @@ pub enum RegistrySettings {
 }
 
 impl RegistrySettings {
-    /// The file of a registry in SQLite.
+    /// Returns the file of a registry in SQLite. None: the registry is not in SQLite.
     pub fn file(&self) -> Option<&Path> {
         match self {
             RegistrySettings::Sqlite { path } => Some(path),

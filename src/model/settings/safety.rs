@@ -1,4 +1,4 @@
-//! How safe jobs are on Redis: what a change waits for, and which servers dq uses at all.
+//! How safe jobs are on Redis: what dq waits for before it answers a change, and which servers dq may use.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::topic::Durability;
 pub struct DurabilitySettings {
     /// How safe a change must be before it is answered, if its topic sets no level.
     pub durability: Durability,
-    /// How long a change waits until it is safe at its level.
+    /// How long dq waits at most until a change is safe at its level.
     pub timeout: Duration,
-    /// Whether dq may use servers that save only snapshots, or nothing at all.
+    /// Whether dq may use servers that save only snapshots to the disk, or save nothing to the disk.
     pub allow_snapshots: bool,
 }
 
@@ -29,7 +29,8 @@ impl Default for DurabilitySettings {
 }
 
 impl StoreSettings {
-    /// Returns why this kind of store never offers a durability level. `None`: it offers the level if its servers do.
+    /// Returns why this kind of store never offers a durability level. None: the store offers the level if its servers
+    /// offer it.
     pub fn lacks(&self, level: Durability) -> Option<String> {
         match self {
             StoreSettings::Embedded { .. } => StoreSettings::embedded_lacks(level),
@@ -37,7 +38,7 @@ impl StoreSettings {
         }
     }
 
-    /// Returns why the embedded store never offers a durability level. None: it offers the level.
+    /// Returns why the embedded store never offers a durability level. None: the embedded store offers the level.
     pub fn embedded_lacks(level: Durability) -> Option<String> {
         (level != Durability::Fsync).then(|| {
             format!(

@@ -44,10 +44,10 @@ impl Topic {
         self.flaws().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Returns the mistakes of a topic of a registry. Mistakes that cannot occur in a registry are not looked for.
-    /// Programs other than dq also write topics into a registry, for example the console of the PHP daemon. Some of
-    /// these mistakes have the effect that the topic is held (`Topic::held`). A topic that has only other mistakes is
-    /// served without the wrong values.
+    /// Returns the mistakes of a topic of a registry. The console of the PHP daemon and other programs also write
+    /// topics into a registry, and they may write wrong values. This function does not look for mistakes that cannot
+    /// occur in a registry. Because of some mistakes, the topic is held (`Topic::held`). With other mistakes, the topic
+    /// is served without the wrong values.
     pub fn flaws(&self) -> Vec<InvalidTopic> {
         let mut flaws = Vec::new();
         if let Method::Other(text) = &self.method {
@@ -91,7 +91,7 @@ impl Topic {
         flaws
     }
 
-    /// Returns why a job of the topic may not have these headers. None: it may.
+    /// Returns why a job of the topic may not have these headers. None: the job may have these headers.
     pub fn refuse_job_headers(&self, headers: &Headers) -> Option<String> {
         let name = headers.by_name().keys().find(|name| !self.may_job_set(name))?;
         Some(format!(

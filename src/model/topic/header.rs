@@ -21,8 +21,8 @@ const OWN: [&str; 14] = [
     "upgrade",
 ];
 
-/// Headers that say who sends a callback, or that some receivers use in place of its method, host or path. Headers that
-/// begin with `x-forwarded-` are also guarded.
+/// Headers that say who sends a callback, or that some receivers use in place of the method, host or path of the
+/// callback. Headers that begin with `x-forwarded-` are also guarded.
 const GUARDED: [&str; 15] = [
     "authorization",
     "cookie",
@@ -68,7 +68,7 @@ pub fn is_own_header(name: &str) -> bool {
         || OWN.iter().any(|own| is_same_header(name, own))
 }
 
-/// Returns why a header cannot be sent. None: it can.
+/// Returns why a header cannot be sent. None: the header can be sent.
 pub fn refuse_header(name: &str, value: &str) -> Option<String> {
     if HeaderName::try_from(name).is_err() {
         return Some(format!("{name:?} is not a valid name of a header; an example is \"x-shop\""));

@@ -20,7 +20,7 @@ pub struct HostPattern {
 }
 
 impl HostPattern {
-    /// Reads a pattern. None: it cannot be used.
+    /// Reads a pattern. None: the text cannot be used as a pattern.
     pub fn parse(text: &str) -> Option<HostPattern> {
         let text = text.to_ascii_lowercase();
         let (is_wildcard, rest) = text.strip_prefix("*.").map_or((false, text.as_str()), |rest| (true, rest));

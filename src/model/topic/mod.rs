@@ -48,7 +48,7 @@ pub enum DeliveryMode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnReserve {
-    /// The jobs are leased. A job can be reserved again unless the client reports that the job is done.
+    /// The jobs are leased. If the client does not report that a job is done, the job can be reserved again.
     #[default]
     Lease,
     /// The jobs count as done, and are removed before the client gets them.
@@ -138,14 +138,14 @@ settings! {
     /// The longest time that may pass until the connection of a callback is open.
     connect_timeout: Duration = Duration::from_secs(1),
         SettingKind::Span { least: Duration::from_millis(1), most: HOUR };
-    /// Whether the certificate of an https receiver is checked. If it is not checked, an attacker in the network can
-    /// read and change the callbacks.
+    /// Whether the certificate of an https receiver is checked. If the certificate is not checked, an attacker in the
+    /// network can read and change the callbacks.
     tls_verify: bool = true, SettingKind::Switch;
     /// Which answers of a receiver accept a job. `status`: any status from 200 to 299. `non_empty`: any answer with a
-    /// body other than `0`, as in the PHP daemon. Any other text is an expression. In it, `{status}` is the status, and
-    /// `{res.…}` is a member of the JSON answer (docs/CALLBACKS.md).
+    /// body that is not empty and not `0`, as in the PHP daemon. Any other text is an expression. In an expression,
+    /// `{status}` is the status, and `{res.…}` is a member of the JSON answer (docs/CALLBACKS.md).
     success: Success = Success::Status, SettingKind::Success { most: 255 };
-    /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
+    /// An expression. If the expression is true for a successful answer, the job is delivered again. Empty: never.
     re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
     /// If `re_notify_flag` is true again and again for a job, the job becomes a dead letter after this number of
     /// attempts. Null: no limit.
@@ -169,11 +169,11 @@ settings! {
     /// How long a receiver that answers later may take to report the outcome. Zero: a receiver must not answer later,
     /// and callbacks have no `dq-ack-url`.
     answer_later: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// With `pull`: how long the lease of a reserved job lasts, unless the job or the client sets another time.
+    /// With `pull`: how long the lease of a reserved job lasts. The job or the client can set another time.
     ttr: Duration = Duration::from_secs(60), SettingKind::Span { least: LEASES.0, most: LEASES.1 };
-    /// With `pull`: what happens to jobs that a client reserves. `lease`: a job can be reserved again after its lease,
-    /// unless the client reports that the job is done. `remove`: the jobs count as done, and are removed at once. So a
-    /// job is delivered at most once, and may be lost.
+    /// With `pull`: what happens to jobs that a client reserves. `lease`: if the client does not report that a job is
+    /// done, the job can be reserved again after its lease. `remove`: the jobs count as done, and are removed at once.
+    /// So a job is delivered at most once, and may be lost.
     on_reserve: OnReserve = OnReserve::Lease, SettingKind::Words(&["lease", "remove"]);
     /// With `pull`: whether a job gets the priority 0 after a client has reported a failure with `nack`. Jobs with the
     /// priority 0 are reserved first.
@@ -219,8 +219,9 @@ settings! {
     creator: String = String::new(), SettingKind::Text { most: 255 };
     /// Whether the topic takes new jobs. `offline`: adds are refused, and stored jobs are still delivered.
     status: TopicStatus = TopicStatus::Online, SettingKind::Words(&["online", "offline"]);
-    /// The secrets that sign callbacks. Each callback is signed with all of them, until `old_secrets_until` ends the
-    /// old ones. dq does not show them. There is one exception: the answer to a rotation shows the new secret once.
+    /// The secrets that sign callbacks. Each callback is signed with all secrets. After `old_secrets_until`, only the
+    /// first secret signs. dq does not show the secrets. There is one exception: the answer to a rotation shows the new
+    /// secret once.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// The first secret always signs callbacks. The other secrets sign only until this moment. Null: all secrets always
     /// sign. If `secrets` is changed and this setting is not given, this setting becomes null.
@@ -260,8 +261,8 @@ impl Topic {
         Topic { callback: callback.into(), ..Topic::with_defaults(name) }
     }
 
-    /// Returns the delay from the failure of attempt `number` (from 1) to the next attempt. None: no attempt is left,
-    /// because a job has `limit` attempts. `random` is as in [`Retry::delay_after`].
+    /// Returns the delay from the failure of attempt `number` (from 1) to the next attempt. None: attempt `number` was
+    /// the last one, because the job has only `limit` attempts. `random` is as in [`Retry::delay_after`].
     pub fn again_after(&self, number: u32, limit: u32, random: f64) -> Option<Duration> {
         (number < limit).then(|| self.delay_after(number, random))
     }

@@ -1,9 +1,10 @@
-//! Finds the settings of a topic that dq cannot use, and says what happens to the topic then. Such topics are in a
-//! registry that other programs write: the console of the PHP daemon, or another release of dq. Pure.
+//! Decides whether a topic is held, because dq cannot use one of its settings. Such a topic comes from a registry into
+//! which other programs also write: the console of the PHP daemon, or another release of dq. Pure.
 
 use super::{InvalidTopic, Topic};
 
-/// The fields that decide how a job is delivered, or whether it is done. A topic is held if one of them is wrong.
+/// The fields that decide how a job is delivered, or whether it is done. A topic is held if one of these fields is
+/// wrong.
 const DECISIVE: [&str; 3] = ["method", "success", "re_notify_flag"];
 
 impl InvalidTopic {
@@ -14,15 +15,15 @@ impl InvalidTopic {
 }
 
 impl Topic {
-    /// Returns why the topic is held. No job is added to a held topic, and no job of it is delivered, until somebody
-    /// corrects the setting. None: the topic is served.
+    /// Returns why the topic is held. No job is added to a held topic, and no job of a held topic is delivered, until
+    /// somebody corrects the setting. None: the topic is served.
     pub fn held(&self) -> Option<String> {
         let flaw = self.flaws().into_iter().find(InvalidTopic::holds)?;
         let decision = if flaw.field == "re_notify_flag" { "edits it or clears it" } else { "edits it" };
         Some(format!("{flaw} (until somebody {decision})"))
     }
 
-    /// Returns which settings of the topic dq cannot use, and what happens to the topic. None: the topic is not held.
+    /// Returns a message that the topic is held, and why. None: the topic is not held.
     pub fn problem(&self) -> Option<String> {
         self.held().map(|why| format!("held: {why}"))
     }

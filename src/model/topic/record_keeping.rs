@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct RecordKeeping {
     /// For how long a record is kept. Zero: no records.
     pub age: Duration,
-    /// How many records are kept. Zero: none.
+    /// How many records are kept. Zero: no records.
     pub jobs: u32,
     /// Whether records keep body and headers.
     pub with_body: bool,
@@ -16,7 +16,7 @@ pub struct RecordKeeping {
 }
 
 impl RecordKeeping {
-    /// What a topic keeps if its settings do not say otherwise.
+    /// What a topic keeps by default.
     pub const DEFAULT: RecordKeeping = RecordKeeping {
         age: Duration::from_secs(86_400),
         jobs: 100_000,

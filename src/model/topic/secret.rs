@@ -9,7 +9,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use super::setting::LONGEST;
 use super::{Moment, Topic};
 
-/// The prefix of secrets of Standard Webhooks. Base64 follows it.
+/// The prefix of secrets of Standard Webhooks. Base64 follows the prefix.
 const PREFIX: &str = "whsec_";
 
 /// How many bytes the key of a secret with this prefix has, by the specification of Standard Webhooks.
@@ -41,7 +41,8 @@ impl Topic {
     }
 
     /// Puts a new secret before the old secrets. The old secrets continue to sign for `keep` from now (at most ten
-    /// years). If they already have a later end, that end stays. If `keep` is zero, the old secrets are removed.
+    /// years). If `old_secrets_until` is already later, it does not change. If `keep` is zero, the old secrets are
+    /// removed.
     pub fn rotate_secret(&mut self, secret: String, keep: Duration, now_ms: i64) {
         self.drop_ended_secrets(now_ms);
         if keep.is_zero() {
@@ -60,7 +61,7 @@ pub fn new_secret(random: [u8; 32]) -> String {
 }
 
 /// Returns the key of a secret: the decoded base64 after `whsec_`, or the bytes of any other text. An error says what
-/// is wrong, and contains nothing of the secret.
+/// is wrong, but contains no part of the secret.
 pub fn signing_key(secret: &str) -> Result<Vec<u8>, String> {
     let Some(encoded) = secret.strip_prefix(PREFIX) else {
         if secret.starts_with("whsk_") || secret.starts_with("whpk_") {
@@ -97,7 +98,7 @@ mod tests {
         topic.rotate_secret("second".into(), hour, 1000);
         assert_eq!(topic.signing_secrets(3_600_999), ["second", "first"]);
         assert_eq!(topic.signing_secrets(3_601_000), ["second"]);
-        // A second rotation does not shorten the time for which the first one keeps the old secrets.
+        // The first rotation keeps the old secrets for a time. A second rotation does not shorten this time.
         topic.rotate_secret("third".into(), hour / 2, 2000);
         assert_eq!(topic.signing_secrets(3_600_999), ["third", "second", "first"]);
         assert_eq!(topic.signing_secrets(3_601_000), ["third"]);

@@ -107,7 +107,7 @@ pub struct Setting {
     pub(super) default: fn() -> Value,
     /// Sets the setting to its default.
     pub(super) reset: fn(&mut Topic),
-    /// Returns its written form.
+    /// Returns the written form of the setting's value.
     pub(super) write: fn(&Topic) -> Value,
     /// Returns the size of the setting's value, if the setting has bounds.
     pub(super) size: fn(&Topic) -> Option<BoundedValue>,
@@ -117,7 +117,8 @@ pub struct Setting {
 /// kind.
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $name:ident: $type:ty = $default:expr, $kind:expr;)+) => {
-        /// A registered kind of job. Its serialized form is the result of [`Topic::written`], together with its name.
+        /// A registered kind of job. The serialized form of a topic is the result of [`Topic::written`], together with
+        /// the name of the topic.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
         pub struct Topic {
@@ -165,7 +166,7 @@ macro_rules! setting {
 pub(super) use setting;
 
 impl Setting {
-    /// Returns the setting of that name.
+    /// Returns the setting with this name.
     pub fn named(name: &str) -> Option<&'static Setting> {
         Topic::SETTINGS.iter().find(|setting| setting.name == name)
     }

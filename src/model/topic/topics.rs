@@ -34,11 +34,11 @@ impl fmt::Display for TopicNonDeliveryReason {
     }
 }
 
-/// A topic, and what follows from its settings. This is computed once, not for each job.
+/// A topic, and what follows from its settings. The entry is made once, and not for each job.
 #[derive(Debug, PartialEq, Eq)]
 struct TopicEntry {
     topic: Arc<Topic>,
-    /// Why the topic is held. None: it is served.
+    /// Why the topic is held. None: the topic is served.
     held: Option<String>,
     /// Whether dq itself adds the jobs of the topic: see `on_done`.
     is_of_events: bool,
@@ -68,7 +68,7 @@ impl Topics {
         }
     }
 
-    /// Returns why the jobs of a topic are not delivered. None: they are delivered.
+    /// Returns why the jobs of a topic are not delivered. None: the jobs are delivered.
     pub fn undelivered(&self, name: &str) -> Option<TopicNonDeliveryReason> {
         let Some(TopicEntry { topic, held, .. }) = self.0.get(name) else {
             return Some(TopicNonDeliveryReason::Unregistered);
@@ -91,7 +91,8 @@ impl Topics {
     }
 }
 
-/// If two topics have the same name, the first one counts. A topic with `on_done` adds another topic for its events.
+/// If two topics have the same name, only the first of the two topics is used. A topic with `on_done` adds another
+/// topic for its events.
 impl FromIterator<Topic> for Topics {
     fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Topics {
         let mut all = HashMap::new();

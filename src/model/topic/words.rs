@@ -15,7 +15,7 @@ pub enum Success {
     /// `non_empty`: any answer whose body is neither empty nor `0`, with any status. This is the rule of the PHP
     /// daemon.
     NonEmpty,
-    /// Any answer for which this expression over `{status}` and `{res.…}` is true.
+    /// Any answer for which this expression is true. The expression may use `{status}` and `{res.…}`.
     When(String),
 }
 
@@ -224,7 +224,8 @@ pub enum Failure {
     Timeout,
     /// `broken`: the connection ended before the answer was complete, or the bytes are not a valid answer.
     Broken,
-    /// `answer`: the status is 2xx, but the topic's rule refuses the answer. Or the answer is too long to be judged.
+    /// `answer`: the status is 2xx, but the setting `success` of the topic does not accept the answer. Or the answer is
+    /// too long to be judged.
     Answer,
     /// `503`: this status.
     Status(u16),
@@ -233,7 +234,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether this failure is equal to the other failure, or includes it.
+    /// Returns whether this failure is equal to the other failure, or includes the other failure.
     pub fn covers(self, other: Failure) -> bool {
         match (self, other) {
             (Failure::Class(class), Failure::Status(status)) => status / 100 == class,

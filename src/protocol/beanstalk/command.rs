@@ -1,6 +1,5 @@
-//! The commands, and how a line becomes a command. Names are compared as in beanstalkd: a line belongs to the first
-//! command in the table whose name is the beginning of the line. So `statsx` is a wrong `stats`, and `quitter` is a
-//! `quit`.
+//! The commands, and how a line becomes a command. Names are compared as in beanstalkd: the command of a line is the
+//! first name in the table with which the line begins. So `statsx` is a wrong `stats`, and `quitter` is a `quit`.
 
 use super::number::{strtol, strtoul, unsigned, unsigned_32};
 use super::response::BeanstalkResponse;
@@ -20,9 +19,9 @@ pub enum BeanstalkCommand {
     Reserve,
     /// Lease a job of the watched tubes. The number is the longest time to wait. None: there is no limit.
     ReserveWithTimeout(Option<u32>),
-    /// Lease this job.
+    /// Lease the job with this id.
     ReserveJob(u64),
-    /// Remove a job.
+    /// Remove the job with this id.
     Delete(u64),
     /// Give back a leased job.
     Release {
@@ -40,13 +39,13 @@ pub enum BeanstalkCommand {
         /// Its new priority.
         priority: u32,
     },
-    /// Extend a lease.
+    /// Extend the lease of the job with this id.
     Touch(u64),
     /// Watch a tube.
     Watch(TubeName),
     /// Stop watching a tube.
     Ignore(TubeName),
-    /// Show this job.
+    /// Show the job with this id.
     Peek(u64),
     /// Show the next ready job of the used tube.
     PeekReady,
@@ -56,19 +55,19 @@ pub enum BeanstalkCommand {
     PeekBuried,
     /// Make jobs of the used tube ready, up to this number. These are buried jobs or, if there are none, delayed jobs.
     Kick(u32),
-    /// Make this buried or delayed job ready.
+    /// Make the buried or delayed job with this id ready.
     KickJob(u64),
-    /// Statistics of a job.
+    /// Show statistics of the job with this id.
     StatsJob(u64),
-    /// Statistics of a tube.
+    /// Show statistics of a tube.
     StatsTube(TubeName),
-    /// Statistics of the server.
+    /// Show statistics of the server.
     Stats,
-    /// All tubes.
+    /// List all tubes.
     ListTubes,
-    /// The tube that gets the jobs of the client's `put` commands.
+    /// Show the tube that gets the jobs of the client's `put` commands.
     ListTubeUsed,
-    /// The tubes that jobs are leased from.
+    /// List the tubes from which the client leases jobs.
     ListTubesWatched,
     /// Lease no new job of a tube for some time.
     PauseTube {
@@ -84,13 +83,13 @@ pub enum BeanstalkCommand {
 /// A job as a client puts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Put {
-    /// 0 is the most urgent.
+    /// The priority of the job: 0 is the most urgent.
     pub priority: u32,
     /// How long the job is delayed.
     pub delay_s: u32,
     /// How long a lease of the job lasts. The value is at least 1, because 0 counts as 1.
     pub ttr_s: u32,
-    /// Any bytes.
+    /// The body: any bytes.
     pub body: Vec<u8>,
 }
 

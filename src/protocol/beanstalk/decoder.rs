@@ -3,8 +3,8 @@
 use super::command::{BeanstalkCommand, BeanstalkCommandError, BeanstalkLine, LINE_MAX, Put, parse};
 use crate::bounded::RequestBuffer;
 
-/// What a connection has sent of the next command. This is at most one line, or one body of the greatest size that is
-/// allowed.
+/// The decoder of one connection. It keeps the part of the next command that has arrived: at most one line, or one body
+/// of the maximum size.
 #[derive(Debug)]
 pub struct BeanstalkDecoder {
     max_job_size: u32,
@@ -15,7 +15,7 @@ pub struct BeanstalkDecoder {
 enum State {
     /// The part of a line that has arrived. Empty: no line has begun.
     Line(Vec<u8>),
-    /// The line is longer than [`LINE_MAX`]. The rest of the line is skipped. True: the last byte so far is a CR.
+    /// The line is longer than [`LINE_MAX`]. The rest of the line is skipped. `after_cr`: the last byte so far is a CR.
     LongLine { after_cr: bool },
     /// The body of a put, of `size` bytes and a CRLF.
     Body { put: Put, size: usize, bytes: RequestBuffer },

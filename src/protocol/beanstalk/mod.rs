@@ -11,8 +11,8 @@
 //!
 //! `tests/beanstalk/conversations.txt` is a table of conversations. A test runs these conversations against a real
 //! beanstalkd. Another test reads and writes them with the types of this module. beanstalkd never finds the end of some
-//! lines. It checks only the first CR, and misses a CRLF that lies across byte 224. This decoder finds the end of such
-//! lines, so that no client hangs.
+//! lines. It checks only the first CR, and misses a CRLF if the CR is byte 224 of the line. This decoder finds the end
+//! of such lines, so that no client hangs.
 
 mod command;
 mod decoder;

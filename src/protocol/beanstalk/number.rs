@@ -32,7 +32,7 @@ pub(super) fn strtol(text: &[u8]) -> Option<i64> {
     i64::try_from(if is_negative { -magnitude } else { magnitude }).ok()
 }
 
-/// Skips C's white space and one sign. Returns whether the sign is `-`, and the rest.
+/// Skips C's white space and one sign. Returns whether the sign is `-`, and the text after the sign.
 fn sign(text: &[u8]) -> (bool, &[u8]) {
     let begin = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
     match &text[begin..] {
@@ -42,8 +42,8 @@ fn sign(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// Reads digits. Returns the number and the rest. The number is None if it has more than 64 bits. The result is None if
-/// there is no digit.
+/// Reads digits. Returns the number and the text after the digits. The number is None if it has more than 64 bits. The
+/// result is None if there is no digit.
 fn digits(text: &[u8]) -> Option<(Option<u64>, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {

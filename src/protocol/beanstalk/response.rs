@@ -6,7 +6,7 @@ use std::io::Write;
 use super::tube::TubeName;
 use super::yaml::YamlDocument;
 
-/// What the server says to a command.
+/// The response of the server to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BeanstalkResponse<'a> {
     /// The answer to `put`: the job is stored under this id.

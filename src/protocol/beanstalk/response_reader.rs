@@ -1,4 +1,4 @@
-//! Reads responses, as a client does. A server needs this only to check its own responses.
+//! Reads responses, as a client does. A server needs this reader only to check its own responses.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::yaml::YamlDocument;
 pub struct BeanstalkResponseError;
 
 impl<'a> BeanstalkResponse<'a> {
-    /// Reads the first response of `bytes`, and returns it with its length. None: it has not arrived in full.
+    /// Reads the first response of `bytes`, and returns it with its length. None: the response has not arrived in full.
     pub fn parse(bytes: &'a [u8]) -> Result<Option<(BeanstalkResponse<'a>, usize)>, BeanstalkResponseError> {
         let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
@@ -59,7 +59,7 @@ fn number(mut text: &[u8]) -> Option<u64> {
     unsigned(&mut text, u64::MAX).filter(|_| is_number && text.is_empty())
 }
 
-/// Returns the `size` bytes before a CRLF. None: they have not arrived in full.
+/// Returns the `size` bytes before a CRLF. None: these bytes have not arrived in full.
 fn block(bytes: &[u8], size: u64) -> Result<Option<&[u8]>, BeanstalkResponseError> {
     let Some(size) = usize::try_from(size).ok().filter(|size| bytes.len().saturating_sub(*size) >= 2) else {
         return Ok(None);

@@ -11,7 +11,7 @@ use super::yaml::YamlDocument;
 trait StatisticsValue: Sized {
     fn to_entry(&self) -> String;
 
-    /// None: the text is no such value.
+    /// None: the text is not a value of this type.
     fn from_entry(text: &str) -> Option<Self>;
 }
 
@@ -141,13 +141,13 @@ dictionary! {
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
-    /// It may be leased.
+    /// The job may be leased.
     Ready,
-    /// It waits for its due time.
+    /// The job waits for its due time.
     Delayed,
-    /// It is leased.
+    /// The job is leased.
     Reserved,
-    /// It was put aside.
+    /// The job was put aside.
     Buried,
 }
 

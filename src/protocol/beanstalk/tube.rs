@@ -10,7 +10,7 @@ pub const TUBE_MAX: usize = 200;
 pub struct TubeName(Box<str>);
 
 impl TubeName {
-    /// Checks a name. None: it is not valid.
+    /// Checks a name. None: the name is not valid.
     pub fn new(name: &[u8]) -> Option<TubeName> {
         let is_valid = (1..=TUBE_MAX).contains(&name.len())
             && name[0] != b'-'

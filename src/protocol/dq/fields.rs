@@ -71,9 +71,9 @@ impl<'a> Fields<'a> {
         (value.get() != "null" || name == "body").then_some(value)
     }
 
-    /// Refuses an add with a misspelt field if the known field that was meant is missing. If the known field is one of
-    /// [`TIMES`], the add is refused only if the add has none of the [`TIMES`]. If the field that was meant is present,
-    /// a field with a similar name is ignored, as any other unknown field is.
+    /// Refuses an add with a misspelt field if the known field that was meant is missing. If the known field is
+    /// present, the misspelt field is ignored, as any unknown field is. A misspelt field of [`TIMES`] is ignored too if
+    /// the add has any field of [`TIMES`].
     pub(super) fn check(&self, mistakes: Vec<MisspeltField>) -> Result<(), Refusal> {
         let is_missing = |MisspeltField { meant, .. }: &MisspeltField| match TIMES.contains(meant) {
             true => TIMES.iter().all(|time| self.get(time).is_none()),
@@ -236,8 +236,8 @@ const DEEDS: [&str; 16] = [
 /// A name that begins with one of these words gives a moment.
 const MOMENTS: [&str; 7] = ["at", "due", "eta", "schedule", "scheduled", "trigger", "when"];
 
-/// Returns the field that is meant by another system's name for a due time or a delay. A name for another moment, such
-/// as `created_at` or `expire_at`, is the client's own field.
+/// Returns the field that is meant by another system's name for a due time or a delay. None: the name has another
+/// meaning. For example, `created_at` and `expire_at` are fields of the client's own.
 fn meant_time(words: &[String]) -> Option<&'static str> {
     let (first, rest) = words.split_first()?;
     let (first, second) = (first.as_str(), rest.first().map(String::as_str));

@@ -73,16 +73,16 @@ pub struct JobReport {
 /// What a client reports about a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportKind {
-    /// It is done.
+    /// The job is done.
     Ack {
         /// What the client says about the result.
         answer: String,
     },
-    /// It could not be done.
+    /// The job could not be done.
     Nack {
         /// The delay until the next attempt. None: the retry policy of the topic decides.
         delay: Option<Duration>,
-        /// Why.
+        /// Why the job could not be done.
         reason: String,
     },
     /// The client needs more time.
@@ -107,7 +107,7 @@ pub enum Command {
     Run(JobKey),
     /// Answer, and do nothing else.
     Ping,
-    /// Count the jobs by topic and state. Some: only those of this topic.
+    /// Count the jobs by topic and state. Some: count only the jobs of this topic.
     Stats(Option<TopicName>),
     /// Reserve jobs of pull topics.
     Reserve(Reserve),
@@ -138,7 +138,7 @@ pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
         verb @ ("ack" | "nack" | "extend") => Ok(Command::Report(request.report(verb)?)),
         "stats" => Ok(Command::Stats(request.get("topic").map(topic).transpose()?)),
         "auth" => {
-            // The message does not repeat the value, because it may hold a part of a secret.
+            // The message does not repeat the value, because the value may contain a part of a secret.
             let token = request.required("token")?;
             let shown = serde_json::from_str(token.get());
             let shown = shown.map_err(|_| Refusal::new("bad_field", "token is not a string"))?;
@@ -250,7 +250,7 @@ impl<'a> RequestObject<'a> {
             "nack" => ReportKind::Nack { delay: self.span("delay")?, reason: text("reason")? },
             _ => ReportKind::Extend { lease: self.span("lease")? },
         };
-        // The message does not repeat the token, which is a proof.
+        // The message does not repeat the token, because the token proves the lease.
         let token = serde_json::from_str(self.required("token")?.get());
         let token = token.map_err(|_| Refusal::new("bad_field", "token is not a string"))?;
         Ok(JobReport { key: self.key(None)?, token, kind })

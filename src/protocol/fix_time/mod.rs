@@ -5,9 +5,9 @@
 //! `written` collects the meanings of the words. `moment` computes the moment from them. `tests/it/as_php.rs` compares
 //! the results with those of PHP.
 //!
-//! Forms that `strtotime` reads in a surprising way, such as a number of ten digits, are refused. No crate reads all
-//! forms of `strtotime` correctly. Crates that claim to do so misread common forms (`2026-12-01 12.30`). PHP's own
-//! library is written in C.
+//! Forms that `strtotime` reads in a surprising way, such as a number of ten digits, are refused. This parser exists
+//! because no crate reads all forms of `strtotime` correctly. Crates that claim to read all forms misread common ones
+//! (`2026-12-01 12.30`). PHP's own library is written in C.
 
 mod dates;
 mod moment;

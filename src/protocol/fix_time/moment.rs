@@ -37,8 +37,8 @@ pub(super) fn due(written: &ParsedTime, clock: LocalClock<'_>) -> Option<Due> {
         }
     };
     let now_ms = (clock.now_ms)();
-    // If the text gives no date, the current date in the server's zone is used, as in PHP. This is so even if the text
-    // names another zone.
+    // If the text gives no date, the current date in the server's zone is used, as in PHP. The server's zone is used
+    // for this even if the text names another zone.
     let now = Timestamp::from_millisecond(now_ms).ok()?.to_zoned(clock.zone.clone()).datetime();
     let at_ms = to_unix_ms(wall_time(written, now)?, &zone)?.checked_add(written.seconds * 1000)?;
     if is_shift_alone(written) {
@@ -134,8 +134,8 @@ fn civil(days: i64) -> Option<(i64, i64, i64)> {
 }
 
 /// Returns the moment in Unix milliseconds at which the zone's clock shows a time. If the clock skips the time, the
-/// result is later by the time that the clock skips. If the clock shows the time twice, the result is the second one,
-/// so that no job is early. (PHP takes the first or the second one, depending on the zone.)
+/// result is later by the time that the clock skips. If the clock shows the time twice, the result is the later moment,
+/// so that no job is early. (PHP takes the earlier or the later moment, depending on the zone.)
 fn to_unix_ms(wall: WallTime, zone: &TimeZone) -> Option<i64> {
     let ms = wall.days.checked_mul(DAY_MS)?.checked_add(wall.ms)?;
     let local =

@@ -8,7 +8,7 @@ use super::names::{ORDINALS, UNITS, WEEKDAYS, WEEKS, WHICH, ZONES};
 use super::scanner::Scanner;
 use super::word::{COUNT_MAX, DayOfMonth, Time, Unit, Word, ZoneOrOffset};
 
-/// Reads one form. None: the text does not begin with it.
+/// Reads one form. None: the text does not begin with this form.
 type Rule = fn(&mut Scanner<'_>) -> Option<Word>;
 
 const RULES: [Rule; 29] = [
@@ -257,7 +257,8 @@ fn offset_of(s: &mut Scanner<'_>, sign: i64) -> Option<Word> {
     is_offset.then_some(Word::ZoneOrOffset(ZoneOrOffset::Offset(sign * (hours * 3600 + minutes * 60))))
 }
 
-/// `@1796140250`, `@1796140250.5`: Unix seconds. A part of a millisecond counts as a whole one, so that no job is early.
+/// `@1796140250`, `@1796140250.5`: Unix seconds. A part of a millisecond counts as a whole millisecond, so that no job
+/// is early.
 fn unix(s: &mut Scanner<'_>) -> Option<Word> {
     s.text("@")?;
     let sign = if s.text("-").is_some() { -1 } else { 1 };

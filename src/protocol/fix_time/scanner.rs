@@ -67,7 +67,7 @@ impl<'a> Scanner<'a> {
         Some(found.1)
     }
 
-    /// Reads spaces. None: there are none.
+    /// Reads spaces. None: there is no space.
     pub(super) fn spaces(&mut self) -> Option<()> {
         (!self.while_in(" \t").is_empty()).then_some(())
     }

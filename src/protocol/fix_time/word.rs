@@ -75,7 +75,7 @@ pub(super) enum Word {
     /// Four digits: a time of day or, if they follow a time, a year.
     FourDigits(i64),
     ZoneOrOffset(ZoneOrOffset),
-    /// A number of units.
+    /// A shift by a number of units.
     Shift(i64, Unit),
     /// A number of weeks from this week, as in `next week`.
     Week(i64),

@@ -7,7 +7,7 @@ use super::word::{COUNT_MAX, Date, DayOfMonth, Time, Unit, WeekdayRule, Word, Zo
 /// The time of day of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum TimeOfDay {
-    /// The text gives no time of day. With a date, the time is midnight. Otherwise it is the present time.
+    /// The text gives no time of day. With a date, the time is midnight. Without a date, it is the present time.
     #[default]
     Unknown,
     /// A word such as `today` means midnight, unless a time follows.
@@ -50,8 +50,8 @@ impl ParsedTime {
         // With a day such as `first day of` or `third friday of`, only shifts by seconds, minutes, hours and months are
         // accepted. dq refuses shifts by days and names of days of the week: PHP adds them in ways that nobody expects.
         let is_one_day = written.day_of_month.is_none() || {
-            // A shift by months (`next month`) is accepted only if the text names no month. Otherwise it would be added
-            // to that month.
+            // A shift by months (`next month`) is accepted only if the text names no month. Otherwise the shift would
+            // be added to the named month.
             let months_once = written.months == 0 || written.date.is_none_or(|date| date.month.is_none());
             written.weekday.is_none() && written.days == 0 && months_once
         };

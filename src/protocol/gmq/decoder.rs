@@ -68,7 +68,7 @@ impl GmqDecoder {
 
     /// Reads the next request, and moves `input` to the first byte after it. None: `input` is used up, and the next
     /// request is not complete. The decoder keeps the part of the request that it has read. After an error, the decoder
-    /// is of no use any more.
+    /// cannot be used any more.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<GmqRequest>, GmqDecodeError> {
         if self.buffer.is_empty() {
             *input = input.trim_ascii_start();

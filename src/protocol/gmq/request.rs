@@ -12,13 +12,14 @@ use super::fields::{NamedMembers, first_parameter, list, object, seconds, text};
 /// The most topics that one pop may name.
 pub const POP_TOPICS_MAX: usize = 256;
 
-/// The most bytes that the id of a request may have. It stays in memory until the response. (gmq's clients send numbers.)
+/// The most bytes that the id of a request may have. The id stays in memory until the response. (gmq's clients send
+/// numbers.)
 const ID_MAX: usize = 256;
 
 /// A request, right or wrong. A wrong request gets a response too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GmqRequest {
-    /// What the response repeats.
+    /// The id of the request, which the response repeats.
     pub id: RequestId,
     /// The call, or why it is refused.
     pub call: Result<Call, RpcError>,
@@ -52,7 +53,7 @@ pub struct Push {
     pub topic: TopicName,
     /// The id. In gmq-redis, an id is unique among the jobs of all topics.
     pub id: JobId,
-    /// Any text.
+    /// The body: any text.
     pub body: String,
     /// How long the job is delayed, in whole seconds.
     pub delay: Duration,

@@ -16,7 +16,7 @@ pub(super) fn note(db: &mut Conn, entry: &AuditEntry) -> Result<()> {
     db.exec_drop("DELETE FROM dq_audit WHERE at_ms < ?", (oldest_ms,)).map_err(at_change)
 }
 
-/// Returns the latest entries whose numbers are less than `before`.
+/// Returns the latest entries that have a number less than `before`.
 pub(super) fn read(
     db: &mut Conn,
     before: Option<u64>,

@@ -39,7 +39,7 @@ pub(super) fn begin(db: &mut Conn, request: &BulkRequest, who: &str, now_ms: i64
     Ok(Some(number))
 }
 
-/// Returns the latest operations whose numbers are less than `before`.
+/// Returns the latest operations that have a number less than `before`.
 pub(super) fn read(
     db: &mut Conn,
     before: Option<u64>,
@@ -60,7 +60,7 @@ pub(super) fn claim(db: &mut Conn, claim: &BulkClaim<'_>) -> Result<Option<Store
             "UPDATE dq_bulk SET runner = ?, until_ms = ? WHERE n = ? AND ended IS NULL AND until_ms <= ?";
         db.exec_drop(take, (claim.runner, claim.until_ms, free.number, claim.now_ms)).map_err(at_change)?;
         if db.affected_rows() == 1 {
-            // The previous runner may have changed the row since it was read, so the row is read again.
+            // The previous runner may have changed the row in the meantime, so the row is read again.
             return Ok(read(db, Some(free.number + 1), 1)?.pop().filter(|row| row.number == free.number));
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn save(db: &mut Conn, save: &BulkSave<'_>) -> Result<Option<bool>> {
             Ok(saved)
         }
         Err(e) => {
-            // If this fails too, the connection is broken, and the server rolls back.
+            // If the rollback fails too, the connection is broken, and the server rolls back by itself.
             drop(db.query_drop("ROLLBACK"));
             Err(e)
         }
@@ -104,7 +104,7 @@ fn in_transaction(db: &mut Conn, save: &BulkSave<'_>) -> Result<Option<bool>> {
     Ok(stop.map(|stop| stop != 0))
 }
 
-/// Asks to stop an operation. Returns false if it has already ended.
+/// Asks to stop an operation. Returns false if the operation has already ended.
 pub(super) fn stop(db: &mut Conn, number: u64) -> Result<bool> {
     let stop = "UPDATE dq_bulk SET stop = 1 WHERE n = ? AND ended IS NULL";
     db.exec_drop(stop, (number,)).map_err(at_change)?;

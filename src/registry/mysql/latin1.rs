@@ -1,9 +1,10 @@
-//! Texts that a program wrote over a connection with the character set latin1. (The PHP console does so if latin1 is
-//! the server's default.) The program sent UTF-8, and the server treated each byte as one character of latin1. So the
-//! text is encoded twice. Pure.
+//! Texts that a program wrote over a connection with the character set latin1. (The connections of the PHP console have
+//! this character set if it is the default of the server.) The program sent UTF-8, and the server treated each byte as
+//! one character of latin1. So the text is encoded twice. Pure.
 
 /// The characters of MySQL's latin1 that differ from ISO 8859-1: the characters of the bytes from 0x80 to 0x9F in
-/// Windows-1252. Five of these bytes have no character there. They stand for the control characters of the same number.
+/// Windows-1252. Five of these bytes have no character in Windows-1252. In MySQL, these bytes stand for the control
+/// characters with the same number.
 const WINDOWS: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}',
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
@@ -19,8 +20,9 @@ pub(super) struct DecodedText {
 }
 
 impl DecodedText {
-    /// Reads a column. Its text counts as encoded twice if latin1 has all of its characters, and the bytes of these
-    /// characters are valid UTF-8 that is not only ASCII. Other texts hardly ever look like this.
+    /// Reads a column. Its text counts as encoded twice if it meets two conditions: latin1 has all characters of the
+    /// text, and the bytes of these characters are valid UTF-8 that is not only ASCII. A text that is encoded once
+    /// almost never meets both conditions.
     pub(super) fn from_column(column: String) -> DecodedText {
         match decoded(&column) {
             Some(text) => DecodedText { text, is_doubly_encoded: true },
@@ -28,9 +30,9 @@ impl DecodedText {
         }
     }
 
-    /// Returns a new text in the form in which it is written to the column that had this text. `row_is`: whether
-    /// another column of the row is encoded twice. An old text of ASCII alone does not show how it is encoded. In this
-    /// case `row_is` decides.
+    /// Returns the form in which the text `new` is written to the column that has this text now. If this text is
+    /// encoded twice, `new` is encoded twice, too. If this text has only ASCII characters, it does not show how it is
+    /// encoded. In this case, `row_is` decides: whether any column of the row is encoded twice.
     pub(super) fn to_column(&self, new: &str, row_is: bool) -> String {
         match self.is_doubly_encoded || row_is && self.text.is_ascii() {
             true => encoded(new),

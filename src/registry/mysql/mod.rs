@@ -1,9 +1,9 @@
-//! The registry in MySQL or MariaDB, in the tables of the PHP daemon. The console of the PHP daemon reads and writes
-//! them too. Fields that the PHP daemon does not have are stored as JSON in the column `dq_spec`, which is null in rows
-//! that its console made.
+//! The registry in MySQL or MariaDB, in the tables of the PHP daemon. The console of the PHP daemon also reads and
+//! writes these tables. Fields that the PHP daemon does not have are stored as JSON in the column `dq_spec`. This
+//! column is null in rows that the PHP console made.
 //!
-//! The console of the PHP daemon does not know revisions. So dq computes the revision of a topic from the contents of
-//! its row. dq's own writers take turns with a named lock.
+//! The PHP console does not know revisions. So dq computes the revision of a topic from the contents of its row. dq's
+//! own writers take turns with a named lock.
 
 mod audit;
 mod bulk;
@@ -51,7 +51,7 @@ pub fn newest_migration() -> i64 {
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How long to wait for another dq that writes or migrates, in seconds. It must be less than `ANSWER`.
+/// How long to wait for another dq that writes or migrates, in seconds. This time must be less than `ANSWER`.
 const TURN: u32 = 8;
 
 /// The name of the lock with which writers take turns. Each database of a server has its own lock.
@@ -145,8 +145,8 @@ fn at_change(e: ::mysql::Error) -> RegistryError {
     }
 }
 
-/// Returns the rows with that name. The first one counts. (The comparison is binary. The comparison of the PHP console
-/// ignores case and spaces.)
+/// Returns the rows with that name. Only the first row counts. (The comparison is binary. The comparison of the PHP
+/// console ignores case and spaces.)
 fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<PhpTopicRow>> {
     Ok(db.exec_map(
         row::select("WHERE CAST(topic AS BINARY) = ?"),
@@ -160,7 +160,8 @@ fn revision_of(db: &mut Conn, name: &TopicName) -> Result<Revision> {
     rows.first().map(|row| row.revision).ok_or_else(|| RegistryError::NotFound(name.clone()))
 }
 
-/// Changes a row if it is still the expected one. The check is needed because the PHP console does not take turns.
+/// Changes a row if it still has the expected revision. The check is needed because the PHP console does not take
+/// turns.
 fn change(db: &mut Conn, name: &TopicName, sql: &str, mut values: Values, expected: Expected) -> Result<()> {
     let sql = match expected {
         Expected::At(revision) => {
@@ -252,7 +253,7 @@ impl Registry for MysqlRegistry {
         })
     }
 
-    /// Also deletes other rows with that name. Otherwise one of them would become the topic.
+    /// Also deletes other rows with that name, because the first of these rows would become the topic.
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
         self.in_turn(|db| {
             let rows = rows_of(db, name)?;
@@ -347,8 +348,8 @@ struct NamedLockConnection<'a>(&'a mut Conn);
 impl MigrationSession for NamedLockConnection<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         let mut all = self.0.query_iter(sql)?;
-        // `query_iter` reports only the error of the first statement. The error of a later statement comes when the
-        // results of that statement are read.
+        // `query_iter` reports only the error of the first statement. The error of a later statement is reported when
+        // the results of that statement are read.
         while let Some(results) = all.iter() {
             for row in results {
                 row?;

@@ -1,5 +1,5 @@
-//! Reads the tables as they are. The right to read them is enough. They may be the tables of a PHP daemon, which dq
-//! never brought up to date.
+//! Reads the tables as they are. This needs only the right to read. The tables may be those of a PHP daemon, so perhaps
+//! dq never brought them up to date.
 
 use ::mysql::prelude::Queryable;
 
@@ -13,8 +13,8 @@ const LATER: [(&str, &str); 2] = [("priority", "2"), ("dq_spec", "NULL")];
 impl MysqlRegistry {
     /// Returns the topics and the nodes. A missing table counts as empty.
     pub(crate) fn read_as_it_is(&mut self) -> Result<UnmigratedTables> {
-        // After this statement the server refuses changes. An old server may not know the statement. dq then reads
-        // without this protection.
+        // After this statement the server refuses changes. An old server may not know the statement. In this case, dq
+        // reads without this protection.
         let _ = self.db.query_drop("SET SESSION TRANSACTION READ ONLY");
         let mut reading = UnmigratedTables::default();
         let columns = self.columns("dq_topic")?;

@@ -63,7 +63,7 @@ const PHP_FIELDS: [&str; 9] =
 pub(super) struct PhpTopicRow {
     pub id: i64,
     pub revision: Revision,
-    /// Empty if it cannot be read.
+    /// The name of the topic. Empty if the column cannot be read.
     pub topic: String,
     columns: std::result::Result<PhpTopicValues, String>,
 }
@@ -101,7 +101,8 @@ pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> 
     take(row, at, T::default()).unwrap_or_default()
 }
 
-/// Takes a text that may be encoded twice (`latin1` says why). If it is null or cannot be read, returns an empty one.
+/// Takes a text that may be encoded twice (`latin1` says why). If the text is null or cannot be read, returns an empty
+/// text.
 pub(super) fn get_text(row: &mut ::mysql::Row, at: usize) -> String {
     DecodedText::from_column(get(row, at)).text
 }
@@ -155,8 +156,8 @@ impl PhpTopicValues {
         [&self.title, &self.callback, &self.email, &self.re_notify_flag, &self.creator]
     }
 
-    /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
-    /// match the behaviour of the PHP daemon if dq has not written any.
+    /// Returns the topic. The columns of the PHP daemon take precedence over `dq_spec`. All other fields have the
+    /// values that dq wrote into `dq_spec`. If dq wrote nothing, they match the behaviour of the PHP daemon.
     fn into_topic(self, name: TopicName, max_attempts: u32) -> std::result::Result<Topic, String> {
         let mut stored = Topic { max_attempts, ..Topic::new(name, "") };
         match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
@@ -194,7 +195,7 @@ impl PhpTopicValues {
 }
 
 /// Returns the timeout that a number of milliseconds means. 0 means no limit for the PHP daemon, so dq uses the longest
-/// timeout. A negative number becomes 3 s. Any other invalid number becomes the nearest valid one.
+/// timeout. A negative number becomes 3 s. Any other invalid number becomes the nearest valid number.
 fn timeout(column: i64) -> Duration {
     match u64::try_from(column) {
         Ok(0) => TIMEOUT_MAX,
@@ -220,8 +221,8 @@ pub(super) fn status_number(status: TopicStatus) -> i64 {
     }
 }
 
-/// Returns new texts in the form in which they are written to the row. They are encoded twice if the texts in the row
-/// are encoded twice. Each text is given with the name of its field, in the order of [`PhpTopicValues::texts`].
+/// Returns new texts in the form in which they are written to the row. The new texts are encoded twice if the texts in
+/// the row are encoded twice. Each text is given with the name of its field, in the order of [`PhpTopicValues::texts`].
 fn texts_as_before(
     texts: [(&'static str, &String); 5],
     before: Option<&PhpTopicValues>,

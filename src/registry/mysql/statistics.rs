@@ -1,5 +1,5 @@
 //! The statistics in MySQL: dq's own statistics, and the statistics of the PHP daemon in `dq_stat`, which the PHP
-//! console shows. New counts are added in pieces. Each piece is one transaction, so that it is added once or not at
+//! console shows. New counts are added in pieces. Each piece is one transaction. So a piece is added once or not at
 //! all.
 
 use std::collections::{BTreeMap, HashMap};
@@ -123,7 +123,8 @@ fn run(tx: &mut Transaction<'_>, sql: &str, values: Vec<Value>) -> Result<()> {
 
 /// Adds the new counts to the numbers of the PHP daemon, for the topics and nodes that have an id in its tables.
 fn add_to_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums)]) -> Result<()> {
-    // If rows have the same name, the first one counts.
+    // If several rows have the same name, the row with the lowest id counts. (It is the last row here, and replaces the
+    // others in the map.)
     let topics: Vec<(i64, String)> = tx.query("SELECT id, topic FROM dq_topic ORDER BY id DESC")?;
     let nodes: Vec<(i64, String)> = tx.query("SELECT id, t_name FROM dq_redis ORDER BY id DESC")?;
     let by_name = |rows: Vec<(i64, String)>| -> HashMap<String, i64> {

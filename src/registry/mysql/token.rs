@@ -9,8 +9,8 @@ use crate::RegistryError;
 use crate::token::TokenRow;
 use model::token::{Token, TokenName};
 
-/// An SQL expression that computes a 64-bit number from all columns of a row. It contains the word `token`, so that the
-/// number differs from the number of a topic's row.
+/// An SQL expression that computes a 64-bit number from all columns of a row, and from the word `token`. Because of
+/// this word, the number differs from the number of a topic's row.
 const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', 'token', HEX(name), HEX(digest), HEX(scopes), created_ms, \
     IFNULL(expires_ms, '-'), HEX(creator))), 16), 16, 10) AS UNSIGNED)";
 

@@ -5,9 +5,9 @@ use crate::Result;
 use model::audit::{AuditEntry, KEPT};
 use store::{RedisTableChange, RedisTables};
 
-/// The table whose version protects the audit log and the operations on many jobs. A change of one of them is written
-/// only if this version is still the one that was read. Both use the same version, because the end of an operation and
-/// its entry in the log are written in one step.
+/// The version of this table protects the audit log and the operations on many jobs. A change of the log or of an
+/// operation is written only if the version has not changed since it was read. The log and the operations use the same
+/// version, because the end of an operation and its entry in the log are written in one step.
 pub(super) const LOG: &str = "registry:log";
 
 /// The entries, by number.
@@ -59,7 +59,7 @@ fn range(tables: &RedisTables) -> Result<(u64, u64)> {
     Ok((next()?.max(1), next()?))
 }
 
-/// Returns the latest entries whose numbers are less than `before`.
+/// Returns the latest entries that have a number less than `before`.
 pub(super) fn read(
     tables: &RedisTables,
     before: Option<u64>,

@@ -27,7 +27,7 @@ struct StoredOperation {
     who: String,
     /// What is done to which jobs: JSON.
     request: String,
-    /// How far it has come: JSON.
+    /// How far the operation has come: JSON.
     progress: String,
     started_ms: i64,
     /// Whether somebody has asked to stop the operation.
@@ -36,7 +36,7 @@ struct StoredOperation {
     /// How the operation ended, and when. None: it has not ended.
     #[serde(default)]
     ended: Option<(String, i64)>,
-    /// Who has the right to run it.
+    /// The runner that has the right to run the operation.
     #[serde(default)]
     runner: Option<String>,
     /// If there is a runner: the moment when the right of the runner ends. If there is no runner: the moment from which
@@ -103,15 +103,15 @@ pub(super) fn begin(
     running.push(number);
     let mut changes =
         vec![set_field(number, &field)?, set(LOG, LAST, number.to_string()), set_running(&running)];
-    // Only the last `KEPT` operations are kept, so a new operation removes an old one. If the old one still runs, it is
-    // removed when it ends.
+    // Only the last `KEPT` operations are kept, so a new operation removes an old operation. If the old operation still
+    // runs, it is removed when it ends.
     if let Some(old) = number.checked_sub(KEPT as u64).filter(|old| !running.contains(old)) {
         changes.push(remove(ROWS, old.to_string()));
     }
     Ok((changes, Some(number)))
 }
 
-/// Returns the latest operations whose numbers are less than `before`.
+/// Returns the latest operations that have a number less than `before`.
 pub(super) fn read(
     tables: &RedisTables,
     before: Option<u64>,
@@ -175,7 +175,7 @@ fn is_too_old(tables: &RedisTables, number: u64) -> Result<bool> {
     Ok(number + KEPT as u64 <= self::number(one_field(tables, LOG, LAST)?)?)
 }
 
-/// Asks to stop an operation. The result is false if it has already ended.
+/// Asks to stop an operation. The result is false if the operation has already ended.
 pub(super) fn stop(tables: &RedisTables, number: u64) -> Result<TableChangesAndResult<bool>> {
     let found = fields(tables, &[number])?.pop();
     let Some((number, mut field)) = found.filter(|(_, field)| field.ended.is_none()) else {

@@ -1,6 +1,6 @@
 //! The registry in tables on a node of the store, for hosts that share Redis. For each change, a process reads the
-//! table and computes the change. It writes the change only if nobody has changed the table in the meantime. Otherwise
-//! dq starts the change again.
+//! table and computes the change. It writes the change only if nobody has changed the table in the meantime. If
+//! somebody has changed the table, the process starts again.
 //!
 //! docs/internals/REGISTRY.md has the tables and fields, and the rules by which all hosts find the node.
 
@@ -45,7 +45,7 @@ pub struct RedisRegistry {
 }
 
 impl RedisRegistry {
-    /// Finds the registry. None: there is none yet.
+    /// Finds the registry. None: there is no registry yet.
     pub fn find(nodes: &RedisSettings) -> Result<Option<RedisRegistry>> {
         Ok(RedisTables::find(nodes)?.map(|tables| RedisRegistry { tables }))
     }
@@ -58,8 +58,8 @@ impl RedisRegistry {
         }
     }
 
-    /// Makes a registry with these topics and tokens on the node `on`. Without `on`, makes it on the node whose name
-    /// comes first among the homes of jobs. Refuses if there is a registry.
+    /// Makes a registry with these topics and tokens on the node `on`. Without `on`, makes it on the node that has the
+    /// first name of all nodes that hold jobs. Refuses if there is a registry already.
     pub fn rebuild(
         nodes: &RedisSettings,
         on: Option<&str>,
@@ -109,8 +109,8 @@ impl RedisRegistry {
         Ok(RedisRegistry { tables: self.tables.move_to(node, &others)? })
     }
 
-    /// Makes a change. `work` reads what it needs, and returns the changes and the result. If somebody has changed the
-    /// table `guard` in the meantime, `work` runs again.
+    /// Makes a change. `work` reads what it needs, and returns the changes and the result. If the version of the table
+    /// `guard` has changed in the meantime, `work` runs again.
     fn change<T>(
         &mut self,
         guard: &'static str,
@@ -161,7 +161,7 @@ fn one_field(tables: &RedisTables, table: &str, field: &str) -> Result<Option<St
     Ok(tables.fields(table, &[field.to_owned()])?.pop().flatten())
 }
 
-/// Returns a field that is a number, or 0 if there is none.
+/// Reads the text of a field as a number. None: there is no such field, so the number is 0.
 fn number(text: Option<String>) -> Result<u64> {
     match text {
         None => Ok(0),

@@ -5,7 +5,7 @@ use crate::{RegistryError, Result};
 use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
 use store::{RedisTableChange, RedisTables};
 
-/// The table whose version protects the statistics against two changes at once. Each field of the table is a day.
+/// The version of this table protects the statistics against two changes at once. Each field of the table is a day.
 pub(super) const DAYS: &str = "registry:days";
 
 /// The table that says which counts of each page of counters the sums already contain.

@@ -15,7 +15,7 @@ pub(super) fn note(db: &Connection, entry: &AuditEntry) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Returns the latest entries whose numbers are less than `before`.
+/// Returns the latest entries that have a number less than `before`.
 pub(super) fn read(
     db: &Connection,
     before: Option<u64>,

@@ -37,7 +37,7 @@ pub(super) fn begin(db: &Connection, request: &BulkRequest, who: &str, now_ms: i
     Ok(Some(number as u64))
 }
 
-/// Returns the latest operations whose numbers are less than `before`.
+/// Returns the latest operations that have a number less than `before`.
 pub(super) fn read(
     db: &Connection,
     before: Option<u64>,
@@ -99,7 +99,7 @@ pub(super) fn save(db: &Connection, save: &BulkSave<'_>) -> Result<Option<bool>>
     Ok(stop)
 }
 
-/// Asks to stop an operation. Returns false if it has already ended.
+/// Asks to stop an operation. Returns false if the operation has already ended.
 pub(super) fn stop(db: &Connection, number: u64) -> rusqlite::Result<bool> {
     let stop = "UPDATE bulk SET stop = 1 WHERE n = ?1 AND ended IS NULL";
     Ok(db.prepare_cached(stop)?.execute([number as i64])? > 0)

@@ -60,8 +60,8 @@ impl SqliteRegistry {
             std::fs::create_dir_all(folder).map_err(|e| at(&e))?;
         }
         // The file holds secrets, so it is made with mode 600. dq opens the file without SQLite only here. If a process
-        // closes a file, the process loses all its locks on this file, also the locks of SQLite. This does no harm
-        // here, because no process can have locks on a new file.
+        // closes a file, the process loses all its locks on this file, also the locks of SQLite. No lock is lost here,
+        // because no process can have locks on a new file.
         match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&e)),
             _ => {}
@@ -81,7 +81,8 @@ impl SqliteRegistry {
         Ok(SqliteRegistry { db, path: path.to_owned(), file })
     }
 
-    /// Checks that the file is still the one that was opened. Changes to a file that was removed would be lost.
+    /// Checks that the file at the path is still the file that was opened. Changes to a file that was removed would be
+    /// lost.
     fn check_file(&self) -> Result<()> {
         match file_at(&self.path) {
             Ok(file) if file == self.file => Ok(()),
@@ -333,7 +334,7 @@ impl Registry for SqliteRegistry {
     }
 }
 
-/// A transaction that has had the right to write from its beginning.
+/// A transaction that has the right to write from its beginning.
 struct WriteTransaction<'a>(&'a Transaction<'a>);
 
 impl MigrationSession for WriteTransaction<'_> {

@@ -1,9 +1,9 @@
 //! Decides who waits for what, what is leased from which lane, and who gets the jobs. Pure: the input is events and the
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives the broker.
 //!
-//! A topic is hot on a lane if the topic may have ready jobs there. This is so after a client has come, after the bell
-//! rang, or if the last lease call did not take all jobs of the topic. Only jobs of hot topics are leased. After each
-//! event, the caller calls [`Broker::act`], and carries out its orders.
+//! A topic is hot on a lane if the topic may have ready jobs there. A topic becomes hot when a client asks for it, or
+//! when the bell rings for it. It stays hot if the last lease call did not take all of its jobs. Only jobs of hot
+//! topics are leased. After each event, the caller calls [`Broker::act`], and carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | the bell rings | the topic is hot on that lane, if somebody waits for it |
 //! | a lease brings jobs | its clients get them in the order of their arrival; the other jobs are handed back |
 //! | a client with a name gets jobs | its lane is asked to note the name with the leases |
-//! | a client leaves | it waits no longer; if its lease brings jobs later, they go to other clients of this lease, or are handed back |
+//! | a client leaves | it waits no longer; late jobs of its lease go to the lease's other clients, or are handed back |
 //! | a lease fails | its topics stay hot, and the lane pauses |
 //! | a lane does not answer | its clients are free for other lanes; a late answer is used or handed back |
 
@@ -25,7 +25,7 @@ use model::job::TopicName;
 use model::topic::Topics;
 use store::{LEASE_BYTES, Permit, PermitRequest, Ring, StoreError};
 
-/// How long a client still waits for a lease that is under way, when the client's time is over.
+/// How long a client still waits for a lease that is under way, after the client's time is over.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// How often the broker checks the topics that clients wait for, even if no bell rings. A process may have died before
@@ -168,8 +168,8 @@ impl Broker {
         self.held.remove(topic);
     }
 
-    /// Hands back jobs that a client did not take, for example because it is gone. Jobs that were removed when they were
-    /// reserved cannot be handed back, so they go to other clients that wait for them.
+    /// Hands back jobs that a client did not take, for example because it is gone. Jobs that were removed when they
+    /// were reserved cannot be handed back, so they go to other clients that wait for them.
     pub(super) fn refuse(&mut self, lane: usize, mut jobs: Vec<ReservedLease>) {
         self.give_removed(&mut jobs);
         let back = lease_orders::hand_backs(jobs);
@@ -229,7 +229,7 @@ impl Broker {
     ) {
         let LeaseAnswer { mut jobs, left, expired } = answer;
         let bytes: usize = jobs.iter().map(|job| job.leased.body.as_str().len()).sum();
-        // The next job may have been too long for this call (`LEASE_BYTES`).
+        // If the jobs have many bytes, the next job may have been too long for this call (`LEASE_BYTES`).
         let is_full = jobs.len() >= call.limit || bytes > LEASE_BYTES / 2;
         for want in &call.wanted {
             let brought = jobs.iter().filter(|job| job.leased.key.topic == want.topic).count() as u32;

@@ -47,17 +47,18 @@ impl Broker {
         known.map(|topic| &**topic)
     }
 
-    /// Whether the jobs of a topic may be leased now, as far as its limits are known. (Rates are checked separately.)
+    /// Whether the jobs of a topic may be leased now: clients may reserve them, and no pause because of a limit is
+    /// running. (Rates are checked separately.)
     pub(super) fn may_lease(&self, topic: &TopicName, now: Instant) -> bool {
         self.pulled(topic).is_some() && self.held.get(topic).is_none_or(|held| held.until <= now)
     }
 
-    /// Returns how many permits of a topic may be used now. None: it has no rate.
+    /// Returns how many permits of a topic may be used now. None: the topic has no rate.
     pub(super) fn permits(&self, topic: &TopicName) -> Option<u32> {
         self.pulled(topic).and_then(|known| known.rate).map(|_| self.rates.usable_permits(topic))
     }
 
-    /// Begins the next order of a lane, if it has something to do.
+    /// Begins the next order of a lane, if there is something to ask the lane for.
     pub(super) fn plan(&mut self, number: usize, now: Instant) {
         let lane = &mut self.lanes[number];
         lane.hot.retain(|topic| self.waiting.contains_key(topic));

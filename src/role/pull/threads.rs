@@ -82,7 +82,7 @@ impl PullHandle {
         Ok(PullHandle { events, owner, next: Arc::default(), is_gone })
     }
 
-    /// Reserves jobs. `deliver` gets the answer on another thread. It returns the answer if nobody takes it.
+    /// Reserves jobs. `deliver` gets the answer on another thread. If nobody takes the answer, `deliver` returns it.
     pub fn reserve(
         &self,
         reserve: Reserve,
@@ -142,7 +142,7 @@ impl BrokerThread {
         let mut now = Instant::now();
         let mut broker = Broker::new(count, topics, home_of, now);
         loop {
-            // The broker has acted at `now`. With a later moment, what became due in between would be forgotten.
+            // `next` leaves out times before its argument, so the argument is the time when the broker acted.
             let next = broker.next(now);
             let first = match next {
                 None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -355,8 +355,8 @@ impl LaneThread {
         let owner = owner.map(|owner| OwnerTag(owner.tag().to_owned()));
         let (batch, expired) = checkout::lease_unexpired(self.store(), call, owner.as_ref())?;
         for (topic, _) in &batch.waiting {
-            // This circuit is from the time when dq called a receiver for the topic. A pull topic has no receiver to
-            // protect. If the circuit cannot be closed, the next call tries again.
+            // A circuit of a pull topic is from the time when dq called a receiver for the topic. A pull topic has no
+            // receiver to protect. If the circuit cannot be closed, the next call tries again.
             let is_wanted = call.wanted.iter().any(|want| want.topic == *topic);
             if let Some(Err(e)) = is_wanted.then(|| self.store().close_circuit(topic)) {
                 log::debug!(topic = topic.as_str(); "an old circuit cannot be closed: {e}");

@@ -19,8 +19,8 @@ const STEP: Duration = Duration::from_millis(100);
 const READ: [usize; 2] = [25, 400];
 const SMALL: usize = 256 << 10;
 
-/// If a search has more lists than this number of topics has, with a list for each state, dq first counts the jobs of
-/// all topics. So dq does not read lists that are empty.
+/// A topic has one list for each state. If a search has more lists than this number of topics, dq first counts the jobs
+/// of all topics, and then reads no list that is empty.
 const COUNTED: usize = 4;
 
 /// Which jobs a request shows.
@@ -133,7 +133,7 @@ struct JobSearchStep<'a> {
 }
 
 impl JobSearchStep<'_> {
-    /// Returns whether the page is full, or the search has taken long.
+    /// Returns whether the page is full, or the search has reached one of its limits: `LOOKS` or `STEP`.
     fn is_over(&self) -> bool {
         let is_full = self.found.jobs.len() >= self.query.limit || self.bytes >= PAGE_BYTES;
         is_full || self.found.looked_at >= LOOKS || Instant::now() >= self.until

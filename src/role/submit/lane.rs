@@ -36,7 +36,8 @@ struct LaneQueue<A: Frontend> {
     queue: Mutex<LaneQueueState<A>>,
     handed: Condvar,
     done: Mutex<Vec<AnsweredRequest<A>>>,
-    /// The file of the store was removed or replaced. Jobs that are added now would never be delivered.
+    /// Whether the file of the store was removed or replaced. If it was, jobs that are added now would never be
+    /// delivered.
     gone: AtomicBool,
 }
 
@@ -45,8 +46,8 @@ type AnsweredRequest<A> = (<A as Frontend>::ReplyAddress, <A as Frontend>::Respo
 
 struct LaneQueueState<A: Frontend> {
     requests: Vec<QueuedRequest<A>>,
-    /// The thread waits for requests, and was not woken yet. A thread that works is not woken, because that would be a
-    /// useless system call.
+    /// Whether the thread waits for requests, and was not woken yet. A thread that works is not woken, because that
+    /// would be a useless system call.
     waits: bool,
     closed: bool,
 }
@@ -105,12 +106,12 @@ impl<A: Frontend> LaneQueueHandle<A> {
         }
     }
 
-    /// Returns whether this process must be started again to find the store.
+    /// Returns whether the file of the store is gone, so that this process must be started again.
     pub(super) fn is_gone(&self) -> bool {
         self.shared.gone.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the store has enough to do, so that further requests should stay with the clients.
+    /// Returns whether the store has so much to do that nothing more should be read from clients.
     pub(super) fn is_full(&self) -> bool {
         (self.unanswered >= UNANSWERED_MAX || self.bytes >= BYTES_MAX) && !self.is_hung()
     }
@@ -120,7 +121,7 @@ impl<A: Frontend> LaneQueueHandle<A> {
         self.unanswered > 0 && self.moved_at.elapsed() >= STORE_TIMEOUT
     }
 
-    /// Returns when the store should have answered. None: the store has nothing to answer.
+    /// Returns the time by which the store should have answered. None: the store has nothing to answer.
     pub(super) fn due_by(&self) -> Option<Instant> {
         (self.unanswered > 0).then(|| self.moved_at + STORE_TIMEOUT)
     }
@@ -129,7 +130,7 @@ impl<A: Frontend> LaneQueueHandle<A> {
     pub(super) fn completions(&mut self) -> Vec<(A::ReplyAddress, A::Response)> {
         let done = mem::take(&mut *lock(&self.shared.done));
         if done.is_empty() {
-            // Another lane answered.
+            // The server was woken by the answers of another lane.
             return Vec::new();
         }
         self.unanswered -= done.len();
@@ -209,8 +210,8 @@ impl<A: Frontend> RequestBatch<A> {
     }
 }
 
-/// Divides requests into batches of one kind each. The requests of one sequence keep their order. Requests of
-/// different sequences have no order, so they are grouped as far as possible.
+/// Divides requests into batches of one kind each. The requests of one sequence keep their order. Requests of different
+/// sequences have no order, so they may share a batch.
 fn by_kind<A: Frontend>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatch<A>> {
     let mut batches: Vec<RequestBatch<A>> = Vec::new();
     let mut latest: HashMap<u64, usize> = HashMap::new();
@@ -330,7 +331,7 @@ impl<A: Frontend> LaneQueueWorker<A> {
         }
     }
 
-    /// Settles leases. Two reports about a job are settled one after the other.
+    /// Settles leases. Two reports about the same job are settled one after the other.
     fn settle(&mut self, settles: Vec<SettleRequest<A>>) {
         let mut group = SettleGroup { keys: HashSet::new(), settlements: Vec::new(), respond: Vec::new() };
         for ((reply_to, bytes), make) in settles {

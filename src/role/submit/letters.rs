@@ -22,9 +22,9 @@ pub enum DeadLetterTask {
     CountForRedrive,
     /// Count how many letters a purge would find.
     CountForPurge,
-    /// Make them ready, or delayed.
+    /// Make the letters ready, or delayed if a rate is set.
     Redrive(RedrivePace),
-    /// Remove them.
+    /// Remove the letters.
     Purge,
 }
 

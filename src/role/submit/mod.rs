@@ -49,7 +49,7 @@ struct ThreadLoad {
 
 /// The part of a server that the threads of the store use.
 pub trait Frontend: Send + Sync + 'static {
-    /// Identifies a request and its client, so that the answer finds them.
+    /// Identifies a request and its client, so that this client gets the answer.
     type ReplyAddress: Send;
     /// The answer that the client gets.
     type Response: Send + 'static;
@@ -185,8 +185,8 @@ impl<A: Frontend> Submitter<A> {
                 || OrderedRequestQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
             let sequence = self.sequences.entry(sequence).or_insert_with(fresh);
             if !sequence.waiting.is_empty() || !sequence.may_go(lane.is_none(), set) {
-                // A request that waits must wait for all lanes, also for a lane that hangs. So this request is refused
-                // if a lane hangs.
+                // A request that waits needs the answers to earlier requests, which may be on any lane. So this request
+                // is refused if a lane hangs.
                 if self.threads.iter().any(LaneQueueHandle::is_hung) {
                     return Err(LaneHung);
                 }
@@ -230,17 +230,17 @@ impl<A: Frontend> Submitter<A> {
         self.threads.len() > 1
     }
 
-    /// Hands over all new requests.
+    /// Gives all new requests to the threads.
     pub fn flush(&mut self) {
         self.threads.iter_mut().for_each(LaneQueueHandle::flush);
     }
 
-    /// Returns whether this process must be started again to find the store.
+    /// Returns whether the file of the store is gone, so that this process must be started again.
     pub fn is_gone(&self) -> bool {
         self.threads.iter().any(LaneQueueHandle::is_gone)
     }
 
-    /// Returns whether the store has enough to do, so that further requests should stay with the clients.
+    /// Returns whether the store has so much to do that nothing more should be read from clients.
     pub fn is_full(&self) -> bool {
         let (waiting, bytes) = self.waiting;
         self.threads.iter().any(LaneQueueHandle::is_full)
@@ -248,7 +248,7 @@ impl<A: Frontend> Submitter<A> {
             || bytes >= WAITING_BYTES_MAX
     }
 
-    /// Returns when the store should have answered. None: the store has nothing to answer.
+    /// Returns the time by which the store should have answered. None: the store has nothing to answer.
     pub fn due_by(&self) -> Option<Instant> {
         self.threads.iter().filter_map(LaneQueueHandle::due_by).min()
     }

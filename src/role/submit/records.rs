@@ -18,7 +18,7 @@ const READ: [usize; 2] = [50, 400];
 const SMALL: usize = 256 << 10;
 
 /// How many topics one request may search. Their records are merged, so each topic must be read before the first record
-/// is known. If this takes too long, fewer topics are searched.
+/// is known. If the first reads take too long, fewer topics are searched.
 const TOPICS: usize = 100;
 
 /// A topic whose records are searched.
@@ -48,8 +48,8 @@ pub struct RecordQuery {
 pub struct RecordCursor {
     /// The first of the topics that are searched together.
     pub first: TopicName,
-    /// The first topic after these topics. None: these topics are the last, or (if `last` is none) it is not decided
-    /// yet where these topics end.
+    /// The first topic after these topics. None: these topics are the last topics. If `last` is none too, the search
+    /// has not decided yet where these topics end.
     pub behind: Option<TopicName>,
     /// The last record that was looked at: its `order_ms`, its topic, its id. None: these topics were not searched yet.
     pub last: Option<(i64, TopicName, JobId)>,

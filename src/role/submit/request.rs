@@ -181,7 +181,7 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(store.purge_records(&topic, limit)))
     }
 
-    /// Delivers a job now.
+    /// Makes a delayed job due now.
     pub fn run(
         key: JobKey,
         respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
@@ -338,7 +338,7 @@ impl<R: 'static> StoreRequest<R> {
     }
 
     /// Counts, redrives or removes dead letters of a topic: up to `limit` letters, or the letters of all ids if ids are
-    /// given. For large numbers, the server asks in several steps, so that other requests get their turn.
+    /// given. For large numbers, the server asks in several steps, so that other requests are served in between.
     pub fn dead_letters(
         topic: TopicName,
         which: DeadLetterSelection,

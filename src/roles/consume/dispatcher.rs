@@ -39,7 +39,7 @@ pub(super) struct RunningCallback {
     pub began: Instant,
     /// The index of the receiver's host in `HostLimits`, if this host has limits.
     pub host: Option<usize>,
-    /// How late the callback began, and why. None: it began in time.
+    /// How late the callback began, and why. None: the callback began in time.
     pub late: Option<LateStart>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct ConsumerState {
     pub(super) failures: FailureLog,
     pub(super) holds: LateReasonHistory,
     home_of: HomeOf,
-    /// The process takes no new work.
+    /// Whether the process drains: it takes no new work.
     pub(super) drains: bool,
     orders: Vec<(usize, LaneOrder)>,
     /// The callbacks that must begin.
@@ -139,7 +139,7 @@ impl ConsumerState {
         settled && self.limits.is_drained() && self.hosts.is_drained()
     }
 
-    /// Orders the lanes to settle all outcomes that are not in the store yet. The process ends after this.
+    /// Orders the lanes to settle all outcomes that are not in the store yet. The process ends after these orders.
     pub(super) fn settle_rest(&mut self) {
         for number in 0..self.lanes.len() {
             for settle in self.lanes[number].take_rest() {

@@ -226,7 +226,7 @@ mod tests {
             [outcome(1, Some(2), Some(5)), outcome(2, Some(2), Some(5))],
             [comes, Outcome::DeadLetter]
         );
-        // After a failed attempt, all attempts count, as in the PHP daemon. Those in which the receiver set the flag
+        // After a failed attempt, all attempts count, as in the PHP daemon. The attempts with the verdict `Again`
         // count, too.
         assert_eq!(of(100, &failed(None)), Outcome::DeadLetter);
         assert!(!receiver_failed(&again));

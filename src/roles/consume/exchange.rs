@@ -114,7 +114,7 @@ impl ConsumerState {
         self.pass_on_lost(number, lease.as_ref(), failed.is_some() && batch.jobs.is_empty());
         let lane = &mut self.lanes[number];
         match failed {
-            // An exchange without a lease shows that the store works only if it has settled everything.
+            // An exchange that had no lease, and has not settled everything, does not show that the store works.
             None if lease.is_none() && !has_settled => {}
             None => lane.trouble.end(),
             Some(e @ StoreError::Gone(_)) => return Err(e),
@@ -219,11 +219,12 @@ impl ConsumerState {
         let without_worker = rung.iter().filter(|topic| self.wanted_callbacks(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
-        // Which of these topics are for this process? First, the topics that the lease asked for. Second, while workers
-        // are left, the topics with limits. If limits hold these topics back, they do so in all processes, so it does
-        // not help to pass the topics on. This process asks for permits by itself, and needs no ring for this. Third,
-        // also while workers are left, the other topics, if the lease did not ask for all topics. The next lease may
-        // ask for them.
+        // These topics are for this process:
+        // - The topics that the lease asked for.
+        // - The topics with limits, while workers are left. A limit holds a topic back in all processes, so it does not
+        //   help to pass the topic on. This process asks for permits by itself, and needs no ring for this.
+        // - The other topics, while workers are left and if the lease did not ask for all topics. The next lease may
+        //   ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == LeaseTopicSelection::Known)
@@ -235,7 +236,7 @@ impl ConsumerState {
         lane.end_lease(asks, since, self.fair.has_ready_jobs(number), now);
         // If the lease brought nothing, but all topics that it asked for have ready jobs, asking again does not help.
         // The lane tries again after the next ring or callback. But if one of these topics has no jobs, the next lease
-        // can ask for another topic in its place. So the lane searches again at once.
+        // can ask for another topic instead. So the lane searches again at once.
         if more && !in_vain {
             lane.search(LeaseTopicSelection::Known);
         }

@@ -24,7 +24,7 @@ pub(super) const LATE_LEASE: &str = "too much time had passed since its lease";
 
 /// Returns whether it is too late to begin a callback with a lease that was asked for at `since`. The lease ends when
 /// the timeout of the callback and [`LEASE_MARGIN`] have passed. A callback that begins later than this margin could
-/// run when another consumer has the job, or when the job is deleted. This happens if the process was stopped for a
+/// run when another consumer has the job, or when the job is deleted. This can happen if the process was stopped for a
 /// while.
 pub(super) fn is_too_late(since: Instant, now: Instant) -> bool {
     now > since + LEASE_MARGIN

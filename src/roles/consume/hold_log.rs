@@ -12,7 +12,7 @@ use model::late_start::{LateReason, LateStart, NOTED};
 /// If a worker is free for less than this time, all workers count as busy.
 const BREATH: Duration = Duration::from_secs(1);
 
-/// What held jobs back last, and until when.
+/// The reasons that last held jobs back, and the times until which they did so.
 #[derive(Debug)]
 pub(super) struct LateReasonHistory {
     started: Instant,

@@ -27,7 +27,7 @@ const POSTPONED_MIN: Duration = Duration::from_millis(20);
 /// The assumed duration of callbacks to a host, until the first callback has ended.
 const FIRST_GUESS: Duration = Duration::from_millis(200);
 
-/// A job that is leased, and whose callback has not begun.
+/// A leased job. Its callback has not begun.
 #[derive(Debug)]
 pub(super) struct HeldJob {
     /// The lane that it was leased from.
@@ -44,9 +44,9 @@ pub(super) struct HeldJob {
 /// What happens to a job that was leased.
 #[derive(Debug)]
 pub(super) enum HostDecision {
-    /// Its callback begins.
+    /// The callback of the job begins.
     Begin(HeldJob),
-    /// It is postponed for this long.
+    /// The job is postponed for this long.
     Postpone(HeldJob, Duration),
 }
 
@@ -76,7 +76,7 @@ impl Host {
     /// Returns the time by which the next job is postponed, if the host grants permits again at `from`. If this would
     /// be longer than `POSTPONED_MAX`, the result is a random time between half of `POSTPONED_MAX` and `POSTPONED_MAX`.
     fn postpone(&mut self, from: Instant, now: Instant) -> Duration {
-        // With `most` callbacks at a time, one of them ends after each `took / most`. The step is half of this time,
+        // With `most` callbacks at a time, one callback ends every `took / most`. The step is half of this time,
         // because callbacks may get faster.
         let of_calls = self.limit.max_in_flight.map(|most| self.took / most / 2);
         let of_rate = self.limit.rate.map(|rate| rate.per / rate.jobs);
@@ -143,7 +143,7 @@ impl HostLimits {
         self.by_topic.get(topic).and_then(|host| self.limits.allowed(&self.hosts[*host].name))
     }
 
-    /// Whether the host of a topic may grant permits now, as far as this process knows.
+    /// Whether the host of a topic may grant permits now: this process knows of no refusal that still holds.
     pub(super) fn may_begin(&self, topic: &TopicName, now: Instant) -> bool {
         let host = self.by_topic.get(topic).map(|host| &self.hosts[*host]);
         host.is_none_or(|host| self.limits.refused_until(&host.name, now).is_none())
@@ -270,8 +270,8 @@ impl HostLimits {
         })
     }
 
-    /// Whether this process has nothing left to do. This is so if no job waits here, and if each home that can be
-    /// reached knows that this process holds no permits.
+    /// Whether a drain is complete here: no job waits, and each home that can be reached knows that this process holds
+    /// no permits.
     pub(super) fn is_drained(&self) -> bool {
         self.waiting() == 0 && self.limits.is_drained()
     }

@@ -19,8 +19,8 @@ use store::{
     Settlement, Store, StoreError, TopicRing,
 };
 
-/// The maximum number of jobs that one call leases, and the maximum number that it settles. This limit lets other
-/// processes get their turn at the store.
+/// The maximum number of jobs that one call leases, and the maximum number that it settles. Because of this limit,
+/// other processes can use the store in between.
 pub(super) const BATCH: usize = 256;
 
 /// How long the ticket secret of the lane is used before it is read again.
@@ -83,13 +83,13 @@ pub(super) enum LaneEvent {
 /// The answer of the store to an exchange.
 #[derive(Debug, Default)]
 pub(super) struct ExchangeAnswer {
-    /// What must be settled again.
+    /// The settlements that the store did not take. They must be tried again.
     pub unsettled: Vec<Settlement>,
-    /// Why it must be settled again.
+    /// Why the store did not take them. None: it has taken all settlements.
     pub not_settled: Option<StoreError>,
-    /// What was leased.
+    /// The jobs that were leased.
     pub batch: LeaseResult,
-    /// Why nothing was leased.
+    /// Why the lease failed.
     pub failed: Option<StoreError>,
     /// Whether some lease calls got no answer, and their leases are not taken back yet.
     pub unanswered: bool,
@@ -212,9 +212,9 @@ impl LaneWorker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // A lane that does not listen need not wait for its bell. There is one exception: a bell whose rings are lost
-        // if nobody acts on them (`loses_rings`). Such a bell may have rung for this process alone, just before the
-        // lane stopped listening. Nobody else would hear that ring.
+        // A lane that does not listen does not have to wait for its bell. There is one exception: a bell whose rings
+        // are lost if nobody acts on them (`loses_rings`). Such a bell may have rung for this process alone, just
+        // before the lane stopped listening. Nobody else would hear that ring.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.wake_reader.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
@@ -291,8 +291,8 @@ impl LaneWorker {
         }
     }
 
-    /// Reports the ticket secret before a lease whose jobs may need it. Reads the secret again from time to time,
-    /// because a node that lost its data has a new secret.
+    /// Reports the ticket secret before a lease, because the leased jobs may need it. Reads the secret again from time
+    /// to time, because a node that lost its data has a new secret.
     fn read_secret(&mut self) {
         if self.secret_read.is_some_and(|at| at.elapsed() < SECRET_KEPT) {
             return;

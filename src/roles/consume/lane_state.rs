@@ -38,9 +38,9 @@ const PASS_ON: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct LaneState {
     pub exchange: ExchangeState,
-    /// What the next lease asks for. `None`: as far as is known, a lease would bring nothing.
+    /// What the next lease asks for. `None`: this process knows of no jobs that a lease would bring.
     search: Option<LeaseSearch>,
-    /// When the last lease ended. `None`: as far as is known, it left no work behind.
+    /// When the last lease ended. `None`: this process knows of no work that the last lease left behind.
     backlog: Option<Instant>,
     pub bell: BellState,
     /// Since the last lease: the topics for which the bell rang, and the topics whose circuit now lets a job through.
@@ -49,7 +49,8 @@ pub(super) struct LaneState {
     unsettled: Vec<Settlement>,
     /// When the first of `unsettled` came.
     gathers_since: Option<Instant>,
-    /// Outcomes that the store did not take. One shard may be down, so they must not keep the others from being settled.
+    /// Outcomes that the store did not take. One shard may be down. So these outcomes are kept apart, and do not delay
+    /// the outcomes for other shards.
     put_off: Vec<Settlement>,
     /// When `put_off` is tried again. `None`: there are no such outcomes.
     put_off_until: Option<Instant>,
@@ -74,11 +75,11 @@ pub(super) struct LaneState {
 /// Whether the lane's thread talks to the store.
 #[derive(Debug)]
 pub(super) enum ExchangeState {
-    /// It does not talk to the store.
+    /// The thread does not talk to the store.
     Idle,
-    /// It has an order to talk to the store, and has not answered yet.
+    /// The thread has an order to talk to the store, and has not answered yet.
     UnderWay(ExchangeUnderWay),
-    /// The store failed. It is not asked before `until`.
+    /// The store failed. The thread does not ask the store before `until`.
     Paused { until: Instant },
 }
 
@@ -104,24 +105,24 @@ pub(super) struct LeaseUnderWay {
     pub unasked: BTreeSet<TopicName>,
 }
 
-/// What a lease must find.
+/// What the next lease looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LeaseSearch {
     /// `All`: it is not known which topics have ready jobs.
     asks: LeaseTopicSelection,
-    /// Whether the bell rang for the jobs. If so, and if the lane knows of no other work, the lease does not wait for
-    /// further outcomes.
+    /// Whether the bell rang for the jobs. After a ring, if the lane knows of no other work, the lease does not wait
+    /// for further outcomes.
     is_rung: bool,
 }
 
 /// What the lane's thread does with the bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BellState {
-    /// It listens.
+    /// The thread listens.
     Heard,
-    /// It does not listen, so that other processes get the rings.
+    /// The thread does not listen, so that other processes get the rings.
     Ignored,
-    /// It has been ordered to take the bell down.
+    /// The thread has an order to take the bell down.
     TakenDown,
     /// The bell is down. If this kind of bell can lose rings (`loses_rings`), all bells were rung. So other processes
     /// look for the work of the lost rings.
@@ -172,8 +173,8 @@ impl LaneState {
         self.unsettled.push(settlement);
     }
 
-    /// Takes outcomes that the store did not take. They are tried again at `until`, or earlier with those that wait
-    /// already.
+    /// Takes outcomes that the store did not take. They are tried again at `until`, or earlier if older outcomes are
+    /// tried again earlier.
     pub(super) fn put_off(&mut self, settlements: Vec<Settlement>, until: Instant, now: Instant) {
         if !settlements.is_empty() {
             self.put_off.extend(settlements);
@@ -230,8 +231,8 @@ impl LaneState {
             && (tries_again || (leases || !self.unsettled.is_empty()) && !gathers)
     }
 
-    /// Whether a lease may find something. Outcomes must not pile up without end, so a lease waits until the new ones fit
-    /// in one exchange, and until at most `put_off_max` were not taken by the store.
+    /// Whether a lease may find something. Outcomes must not pile up without end. So a lease waits if the new outcomes
+    /// do not fit in one exchange, or if there are more than `put_off_max` outcomes that the store did not take.
     pub(super) fn is_searching(&self, put_off_max: usize) -> bool {
         self.search.is_some() && self.unsettled.len() <= lane::BATCH && self.put_off.len() <= put_off_max
     }
@@ -280,7 +281,7 @@ impl LaneState {
     /// outcomes, or if the lane does not wait. It does not wait when the number of outcomes reaches the number of
     /// callbacks that still run. So one half is settled while the other half is in flight. A ring ends the wait only if
     /// the lane knows of no other work. A lease call also rings the bell if it leaves ready jobs in the store. So a
-    /// busy lane gets rings all the time.
+    /// busy lane gets rings all the time, and they must not end the wait.
     fn gathering_deadline(&self) -> Option<Instant> {
         let is_rung = self.search.is_some_and(|search| search.is_rung) && self.backlog.is_none();
         let waits = !is_enough(self.unsettled.len(), self.flying) && !is_rung;

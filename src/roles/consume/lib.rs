@@ -56,8 +56,9 @@ pub fn run(mut context: Context) -> Result<()> {
     consumer.run(&mut context)
 }
 
-/// Whether jobs can be leased while the home of a topic does not answer. If all shards are on one server, they cannot. Then
-/// a process that decides about permits by itself would gain nothing, and the limit could be exceeded.
+/// Whether jobs can be leased while the home of a topic does not answer. If all shards are on one server, no jobs can
+/// be leased then. So a process that decides about permits by itself would gain nothing, and the limit could be
+/// exceeded.
 fn may_go_alone(store: &StoreSettings) -> bool {
     match store {
         StoreSettings::Embedded { .. } => false,
@@ -70,7 +71,7 @@ fn may_go_alone(store: &StoreSettings) -> bool {
 
 struct Consumer {
     topics: RegistryView,
-    /// `None` when this owner has no leases any more.
+    /// The owner of this process's leases. `None` after a drain that is complete.
     owner: Option<Owner>,
     dispatcher: ConsumerState,
     lanes: Vec<ConsumedLane>,

@@ -43,7 +43,7 @@ struct Limit {
     reserved: u32,
     /// Permits that were granted and not used. They are given back to the rate.
     unused: u32,
-    /// How many permits this process holds, as far as the home knows.
+    /// How many permits this process holds, by the last report that the home has answered.
     known_held: u32,
     renew: Instant,
     asked: Option<Instant>,
@@ -147,8 +147,8 @@ impl Limits<LimitName> {
         Limits { epoch: now, may_go_alone, topics: hosts.iter().map(limit).collect() }
     }
 
-    /// Returns when permits of a host are asked for again. None: this process has permits of the host already, or it
-    /// may ask for permits now, as far as it knows.
+    /// Returns when permits of a host are asked for again. None: this process has permits of the host already, or may
+    /// ask for permits now.
     pub(super) fn refused_until(&self, host: &LimitName, now: Instant) -> Option<Instant> {
         let limit = self.topics.get(host)?;
         limit.again.filter(|again| limit.hand == 0 && *again > now)
@@ -192,8 +192,8 @@ impl Limits {
         self.topics.get_key_value(name).map(|(topic, _)| topic.clone())
     }
 
-    /// Returns how many callbacks of a topic may begin, including those for which a lease is under way. `None` if it
-    /// has no limits.
+    /// Returns how many callbacks of a topic may begin, including those for which a lease is under way. `None` if the
+    /// topic has no limits.
     pub(super) fn usable(&self, topic: &TopicName) -> Option<u32> {
         self.topics.get(topic).map(|limit| limit.hand + limit.reserved)
     }
@@ -208,7 +208,7 @@ impl<N: Ord + Clone + Borrow<str>> Limits<N>
 where
     LimitName: for<'a> From<&'a N>,
 {
-    /// Returns how many callbacks of a topic may begin. `None` if it has no limits.
+    /// Returns how many callbacks of a topic may begin. `None` if the topic has no limits.
     pub(super) fn allowed(&self, topic: &N) -> Option<u32> {
         self.topics.get::<str>(topic.borrow()).map(|limit| limit.hand)
     }

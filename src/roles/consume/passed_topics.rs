@@ -24,7 +24,7 @@ struct RingBackoff {
     ring: TopicRing,
     pause: Duration,
     again_at: Instant,
-    /// The ring has come back, and is kept until `again_at`.
+    /// Whether the ring has come back. If so, it is kept until `again_at`.
     is_kept: bool,
 }
 

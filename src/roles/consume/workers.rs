@@ -32,7 +32,7 @@ pub(super) struct FinishedCallback {
 struct FinishedCallbackQueue {
     counters: Counters,
     finished: Mutex<Vec<FinishedCallback>>,
-    /// The main loop has been woken because `finished` is not empty.
+    /// Whether the main loop has been woken because `finished` is not empty.
     is_woken: AtomicBool,
     wake_writer: UnixStream,
 }
@@ -95,7 +95,7 @@ impl Workers {
         }
     }
 
-    /// Returns the calls that ended since the last time.
+    /// Returns the calls that ended since this function was last used.
     pub(super) fn finished(&mut self) -> Vec<FinishedCallback> {
         let mut buffer = [0; 64];
         // The socket is read before `finished` is taken: a call that ends after that writes to the socket again.

@@ -18,8 +18,8 @@ use model::job::TopicName;
 use role::{TroubleLog, lock};
 use store::{self, Bell, OwnerTag, Store, StoreError};
 
-/// How many jobs one step promotes, and how many leases it expires, at most. Between two steps, other processes can use
-/// the store.
+/// The maximum number of jobs that one step promotes, and of leases that it expires. Between two steps, other processes
+/// can use the store.
 const BATCH: usize = 256;
 
 /// The longest sleep. Normally, no job waits for the end of this sleep. The limit only matters if a wake-up is lost
@@ -45,7 +45,7 @@ pub(super) struct LaneWorker {
     /// Owners whose leases in this lane are not handed back yet.
     dead: Vec<(OwnerTag, SharedDeadOwner)>,
     news: Receiver<(OwnerTag, SharedDeadOwner)>,
-    /// Readable when there is news. Closed when the worker must end.
+    /// The socket that wakes the worker. Readable when there is news. Closed when the worker must end.
     wake_reader: UnixStream,
     pub maintenance: SyncSender<()>,
     /// Wakes the thread that adds the jobs that follow other jobs (`outbox`).

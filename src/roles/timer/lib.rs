@@ -30,7 +30,7 @@ use model::topic::{CatchUp, Topic, Topics};
 use role::{self, Context, RegistryView, TroubleLog};
 use store::{BellKind, OwnerTag, Store, StoreError};
 
-/// How long maintenance waits for a node that is down.
+/// How long maintenance waits before it tries again, after a node was down.
 const NODE_AWAY: Duration = Duration::from_secs(1);
 
 /// The longest sleep of the main loop, which only watches the workers.
@@ -60,7 +60,7 @@ fn known_topics(topics: &RegistryView) -> KnownTopics {
     KnownTopics { topics: topics.now().clone(), are_all: topics.is_whole() }
 }
 
-/// Returns all topics. None: those of the registry are not known yet.
+/// Returns all topics. None: the topics of the registry are not known yet.
 fn whole(topics: &RegistryView) -> Option<Topics> {
     topics.is_whole().then(|| topics.now().clone())
 }

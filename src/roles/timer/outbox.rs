@@ -22,7 +22,7 @@ const TOPICS_PAUSE: Duration = Duration::from_millis(200);
 /// earlier timer may have died before its work was done. The thread ends when the sender is dropped.
 ///
 /// `topics` is none until the topics of the registry are known: a job without a delay of its own needs the delay of its
-/// topic. Without it, the job would be delivered too early.
+/// topic. Without this delay, the job would be delivered too early.
 pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Option<Topics>>>) -> Result<SyncSender<()>> {
     let (sender, receiver) = sync_channel(1);
     role::vital_thread("outbox", move || {
@@ -53,8 +53,8 @@ pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Option<Topics>>
     Ok(sender)
 }
 
-/// Returns the job that follows from an entry. A job whose topic is not registered any more is added too: it waits
-/// until the topic is registered again, as all jobs of such topics do.
+/// Returns the job that follows from an entry. A job is added even if its topic is not registered any more. The job
+/// then waits until the topic is registered again.
 fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
     let OutboxEntry { key, stamp_us, ago, what } = entry;
     let job = match what {

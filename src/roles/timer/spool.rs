@@ -69,7 +69,7 @@ fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
                 }
                 EVERY
             }
-            // Other code reports this.
+            // Other code reports a node that is down, and jobs that are moved.
             Err(StoreError::NodeDown(e) | StoreError::Moving(e)) => {
                 log::debug!("the spool waits: {e}");
                 EVERY

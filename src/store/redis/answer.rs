@@ -11,7 +11,7 @@ use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority
 use model::job_priority::JobPriority;
 use model::quota::{OverQuota, Quota, QuotaLimit};
 
-/// Returns the error for an answer that no script gives.
+/// Returns the error for an answer that does not have the expected form.
 pub(super) fn unexpected(what: &str) -> StoreError {
     StoreError::Damaged(format!("{what} cannot be understood"))
 }
@@ -36,7 +36,7 @@ pub(super) fn text(value: Value) -> Result<String, StoreError> {
     String::from_utf8(bytes(value)?).map_err(|_| unexpected("a text"))
 }
 
-/// Returns a text, or an empty one if there is none.
+/// Returns a text, or an empty text if the value is missing.
 pub(super) fn optional_text(value: Value) -> Result<String, StoreError> {
     if value == Value::Nil { Ok(String::new()) } else { text(value) }
 }

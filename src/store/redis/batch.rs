@@ -30,16 +30,16 @@ pub(super) fn argument_writer<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&
 }
 
 impl RedisStore {
-    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because it has a newer set
-    /// of nodes, this process takes over that set, and the answer is [`StoreError::Moving`]. If the set of the shard is
-    /// older, the answer is [`StoreError::NodeDown`].
+    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because the shard has a
+    /// newer set of nodes, this process takes over that set, and the answer is [`StoreError::Moving`]. If the set of
+    /// the shard is older, the answer is [`StoreError::NodeDown`].
     pub(super) fn ask_all_by(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
         let answers = self.run_all(calls).into_iter();
         answers.map(|(place, _, answer)| (place, self.parse_answer(place, answer))).collect()
     }
 
-    /// Makes calls on many shards. A call that a shard refuses is made once more at the same shard, with the shard's
-    /// own set. This is for calls that concern only that shard.
+    /// Makes calls on many shards. If a shard refuses a call because of another set, the call is made once more at the
+    /// same shard, with the set of the shard. This function is for calls that concern only that shard.
     pub(super) fn ask_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
         let again = |(place, call, answer): (Place, Call, Answer)| match answer {
             Err(Failure::OtherSet(set)) => (place, self.ask_again(place, &call, &set)),
@@ -101,9 +101,10 @@ impl RedisStore {
     }
 
     /// Runs a batch script over items at the homes of their jobs. The items are grouped by shard, and within a shard by
-    /// topic. `words` gets the items of a topic (at least one), and adds their arguments in the same order. Returns the
-    /// bytes that the script answers for each item. Items whose topics request the same durability level are sent
-    /// together, and share a wait.
+    /// topic. `first` are the arguments before those of the items. `words` gets the items of a topic (at least one),
+    /// and adds their arguments in the same order. Returns the bytes that the script answers for each item. If the
+    /// topics of items request the same durability level, these items are sent together, and share one wait for this
+    /// level.
     pub(super) fn each<const N: usize, T>(
         &self,
         script: Script,

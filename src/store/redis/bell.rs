@@ -42,13 +42,13 @@ pub struct RedisBell {
 struct SharedBellState {
     state: Mutex<ListenerControl>,
     changed: Condvar,
-    /// The rings since the owner last read them.
+    /// The rings since the process last read them.
     heard: Mutex<ReceivedRings>,
     /// For each shard: the server, and the id that this server gave to the connection that waits there.
     waiting: Mutex<BTreeMap<usize, (Arc<NodeServer>, i64)>>,
 }
 
-/// What the bell's owner wants from its listeners.
+/// What the process wants from its listeners.
 #[derive(Debug, Clone, Copy, Default)]
 struct ListenerControl {
     listens: bool,
@@ -147,8 +147,8 @@ impl Bell for RedisBell {
 /// How long a drop waits for the listeners to end. A server may take that long to answer.
 const LAST_RING: Duration = Duration::from_secs(1);
 
-/// Waits for at most a second until no listener is left. A listener that still gets a ring gives it back before it
-/// ends. Without this wait, the process could end first, and the ring would be lost.
+/// Waits for at most a second until no listener is left. A listener that still gets a ring gives the ring back before
+/// it ends. Without this wait, the process could end first, and the ring would be lost.
 impl Drop for RedisBell {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_RING;
@@ -193,7 +193,8 @@ impl Listener {
     fn listen(self) {
         let node = &self.nodes.nodes[self.node];
         while !self.is_over() {
-            // Rings that came while nobody listened are not known. So the owner looks for work itself.
+            // The listener does not know of rings that came while it did not listen. So the process looks for work
+            // itself.
             self.wake(None);
             if let Err(e) = self.listen_on(node) {
                 log::debug!("node {}: its bell: {e}", node.name);
@@ -225,7 +226,7 @@ impl Listener {
             if state.listens && !state.over && !state.is_resting() {
                 self.wake(answer::text(score.clone()).ok().zip(std::str::from_utf8(what).ok()));
             } else {
-                // The owner cannot use this ring now. The ring is given back, so that another process gets it.
+                // The process cannot use this ring now. The ring is given back, so that another process gets it.
                 let mut again = redis::cmd("ZADD");
                 again
                     .arg(&self.key)
@@ -244,8 +245,8 @@ impl Listener {
         newest.arg(&self.key).arg("+").arg("-").arg("COUNT").arg(1);
         let found = connection.req_command(&newest)?.extract_error()?;
         let mut last = entries(found).pop().map_or_else(|| "0-0".to_owned(), |(id, _)| id);
-        // Entries up to this one are not read. They may be for work that nobody has looked for, so the owner looks for
-        // work now.
+        // The listener does not read the entries up to this one. They may be for work that no process has looked for.
+        // So the process looks for work now.
         self.wake(None);
         while self.may_listen() {
             let mut wait = redis::cmd("XREAD");
@@ -289,8 +290,8 @@ impl Listener {
         }
     }
 
-    /// Wakes the owner of the bell. `rung`: the number of the ring, and the topic that rang. None: any topic may have
-    /// rung.
+    /// Wakes the process that watches the bell. `rung`: the number of the ring, and the topic that rang. None: any
+    /// topic may have rung.
     fn wake(&self, rung: Option<(String, &str)>) {
         let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
         match rung.and_then(|(number, topic)| Some((number, TopicName::new(topic).ok()?))) {
@@ -298,7 +299,7 @@ impl Listener {
             None => heard.all = true,
         }
         drop(heard);
-        // If the pipe is full, the owner wakes anyway. If nobody reads it, the bell is closed.
+        // If the socket is full, the process wakes anyway. If its other end is closed, the bell is closed.
         let _ = (&self.ring).write(&[1]);
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum ListPosition {
     Behind(String, Vec<u8>),
     /// The shard has listed everything.
     AtEnd,
-    /// The shard could not be asked. It is left out until the end of the listing.
+    /// The shard could not be asked. The shard is left out until the end of the listing.
     Away,
 }
 
@@ -56,7 +56,8 @@ fn order(view: &StoredJob, state: State) -> (i64, i64) {
     }
 }
 
-/// How many delayed, ready, leased and dead jobs a topic has on a shard, and when its oldest ready job was due.
+/// How many delayed, ready, leased and dead jobs a topic has on a shard, when its oldest ready job was due (none: no
+/// job is ready), and how many bytes its jobs have (none: the bytes are not counted).
 pub(super) struct ShardCounts {
     pub counts: [u64; 4],
     oldest_ms: Option<i64>,

@@ -23,7 +23,7 @@ const LETTER: usize = 4;
 /// A place in the order of the jobs of a state: score and member. The order is the same on all shards.
 type ListSortKey = (i64, Vec<u8>);
 
-/// The jobs that one shard lists, with the place of each, and whether the shard has more.
+/// The jobs that one shard lists, with the place of each job, and whether the shard has more jobs.
 struct ShardListing {
     jobs: Vec<(ListSortKey, ListedJob)>,
     has_more: bool,
@@ -110,8 +110,8 @@ impl Bulk for RedisStore {
         let answers = self.ask_all(places.into_iter().map(call).collect());
         let shards: Vec<ShardListing> =
             answers.into_iter().map(|(_, answer)| heads_of(answer?, state)).collect::<Result<_>>()?;
-        // A job that was moved during these calls may be missing in all answers. So the answers count only if the set
-        // of nodes is still the same.
+        // A job that was moved during these calls may be missing in all answers. So the answers are used only if the
+        // set of nodes is still the same.
         match self.nodes.open_homes()?.set == homes.set {
             true => joined(shards, direction, limit),
             false => Err(moving()),

@@ -1,5 +1,5 @@
 //! Copies jobs and dead letters to their homes, and then removes them from their old shards. A round of a move does
-//! this with each page.
+//! this with each page of jobs.
 
 use redis::Value;
 
@@ -141,9 +141,9 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
         }
     }
 
-    /// An earlier release without sets has left notes beside its jobs. Applies these notes, and then removes them. That
-    /// release could add a job on another node instead of at its home. If the job has ended there, the home may still
-    /// have an earlier version of it. This earlier version is removed.
+    /// Applies the notes that an earlier release without sets has left beside its jobs, and then removes these notes.
+    /// That release could add a job on another node instead of at its home. If the job has ended there, the home may
+    /// still have an earlier version of it. This earlier version is removed.
     pub(super) fn take_up_notes(&mut self, places: &[Place]) -> RoundResult<()> {
         for place in places {
             for home in self.nodes.names.clone() {

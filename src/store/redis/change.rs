@@ -46,8 +46,8 @@ pub(super) fn add_words(jobs: &[&NewJob], shards: u32, cmd: &mut redis::Cmd) {
 }
 
 impl RedisStore {
-    /// Runs `act` on items, with the set of nodes that this process knows. If a shard refuses items because it has a
-    /// newer set, these items are tried again with that set.
+    /// Runs `act` on items, with the set of nodes that this process knows. If a shard refuses items because the shard
+    /// has a newer set, these items are tried again with that set.
     pub(super) fn run_by_homes<T, R>(
         &self,
         items: &[T],
@@ -65,7 +65,7 @@ impl RedisStore {
             };
             let some: Vec<&T> = left.iter().map(|i| &items[*i]).collect();
             left.iter().zip(act(&homes, &some)).for_each(|(i, result)| out[*i] = result);
-            // A node that is down may have been taken out of the set.
+            // A node that is down may have been taken out of the set. Then its items are tried again with the new set.
             let is_down = left.iter().any(|i| matches!(out[*i], Err(StoreError::NodeDown(_))));
             let is_other = is_down && self.nodes.is_given_up(&homes);
             left.retain(|i| match out[*i] {
@@ -80,15 +80,15 @@ impl RedisStore {
         out
     }
 
-    /// Adds jobs. The jobs of one call have at most [`BYTES`] bytes together, unless a single job has more.
+    /// Adds jobs. The jobs of one call have at most [`BYTES`] bytes together. A larger job gets a call of its own.
     pub(super) fn add_all(&self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
         while !left.is_empty() {
             let (mut bytes, mut quotas) = (0, HashMap::new());
             let fitting = left.iter().take_while(|job| {
                 bytes += job.body.as_str().len() + job.headers.to_text().len();
-                // A call sends the limits of a topic only once. So a job whose limits differ from those of an earlier
-                // job of its topic begins a new call.
+                // A call sends the limits of a topic only once. So a job with other limits than an earlier job of its
+                // topic begins a new call.
                 let is_shared = *quotas.entry(&job.key.topic).or_insert(&job.quota) == &job.quota;
                 bytes <= BYTES && is_shared
             });
@@ -100,7 +100,7 @@ impl RedisStore {
         added
     }
 
-    /// If servers refused adds because they are full, erases records to make room, and tries these adds once more.
+    /// If full servers refused adds, erases records to make room, and tries these adds once more.
     fn add_where_full(&self, jobs: &[NewJob], added: &mut [Result<Added>]) {
         if !added.iter().any(|added| matches!(added, Err(StoreError::Full(_)))) {
             return;
@@ -117,7 +117,7 @@ impl RedisStore {
         full.into_iter().zip(again).for_each(|(i, one)| added[i] = one);
     }
 
-    /// Returns the number of shards on all nodes that have jobs.
+    /// Returns how many shards the nodes with jobs have in all.
     fn shards(&self, homes: &Homes) -> u32 {
         let nodes = self.nodes.nodes.iter().enumerate().filter(|(n, _)| homes.has(*n));
         nodes.map(|(_, node)| node.bases.len() as u32).sum()

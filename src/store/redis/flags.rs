@@ -1,6 +1,6 @@
 //! Statements that are sent to each node separately, for example that a topic is paused or resumed. The latest
-//! statement about a name counts. A node that was away gets this statement from a process that reads the other nodes.
-//! Pure.
+//! statement about a name is valid. A node that did not answer gets this statement later, from a process that reads the
+//! other nodes. Pure.
 
 use std::collections::BTreeMap;
 

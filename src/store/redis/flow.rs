@@ -1,7 +1,7 @@
 //! Permits and circuits. The home shard of a topic grants its permits. Each shard has the circuits, so that a lease and
-//! the check of the circuit are one step. If a node was away when a circuit was opened, its jobs are delivered until
-//! their failures open the circuit there too. If it was away when the circuit was closed, its own probe closes the
-//! circuit there.
+//! the check of the circuit are one step. If a node did not answer when a circuit was opened, the jobs of this node are
+//! delivered until their failures open the circuit there too. If a node did not answer when a circuit was closed, a
+//! probe on this node closes the circuit there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

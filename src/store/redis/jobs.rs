@@ -1,6 +1,6 @@
 //! What clients do to jobs: add, get, change, delete. Also decides which of these requests wait in the spool, if the
-//! handle has one. An add whose home does not answer waits in the spool. While a change of a job waits there, later
-//! requests for this job must not overtake that change.
+//! handle has one. If the home of an add does not answer, the add waits in the spool. While a change of a job waits
+//! there, later requests for this job must not overtake that change.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,8 @@ use crate::spool::SpooledJob;
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, StoredJob};
 use model::job::{Due, JobKey, NewJob, OnConflict, State, TopicName};
 
-/// Returns whether an add may wait in the spool: its result must not depend on the jobs that are stored.
+/// Returns whether an add may wait in the spool: its result must not depend on the jobs that are stored, and it must
+/// not add a job that is held back.
 fn may_wait(job: &NewJob) -> bool {
     job.on_conflict == OnConflict::Replace && job.due != Due::At(HELD_MS)
 }
@@ -42,7 +43,7 @@ fn behind(key: &JobKey) -> StoreError {
     ))
 }
 
-/// Runs `act` on all items that are picked, in their order, and stores the new results.
+/// Runs `act` on all items that are picked, in their order, and stores the new results in `out`.
 fn with_picked<T, R>(
     items: &[T],
     out: &mut [Result<R>],
@@ -200,7 +201,7 @@ mod tests {
         let stored = Ok(Added::New { due_ms: 1 });
         let unknown = Err(StoreError::Unknown("r0".to_owned()));
         let added = [down(), down(), stored, down(), down(), unknown, down()];
-        // The second "b" failed, too. So both can be tried again, in the same order.
+        // The second "b" failed, too. So both jobs with the id "b" can be tried again, in the same order.
         assert_eq!(superseded(&jobs, &added), [true, false, false, true, false, false, false]);
     }
 }

@@ -187,8 +187,8 @@ impl RedisStore {
         found
     }
 
-    /// Returns how many jobs of the topics with a limit are leased, by shard, on the shards of all nodes. A shard that
-    /// does not answer counts as one without leases.
+    /// Returns for each topic with a limit how many of its jobs are leased on each shard of all nodes. A shard that
+    /// does not answer counts as a shard without leases.
     fn leased_everywhere(&self, homes: &Homes, wanted: &[LeaseRequest]) -> LeasedCounts {
         let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
         let places: Vec<Place> = nodes.flat_map(|node| self.nodes.shards_of(node)).collect();
@@ -263,7 +263,7 @@ impl LeaseProgress {
         match answer {
             Ok((_, left, closed)) => {
                 self.worked = true;
-                // If a topic has several waits, the shortest counts.
+                // If a topic has several waits, the shortest wait is used.
                 for (topic, wait) in closed {
                     let known = self.waiting.entry(topic).or_insert(wait);
                     *known = wait.min(*known);

@@ -14,8 +14,8 @@ use crate::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, DeadLetters
 use model::job::{JobId, JobKey, TopicName};
 use model::letters::RedrivePace;
 
-/// The maximum number of dead letters that one call of a purge names. Each is named by its id and the time of its
-/// death.
+/// The maximum number of dead letters that one call of a purge names. Each letter is named by its id and the time of
+/// its death.
 const LETTERS: usize = 100;
 
 impl RedisStore {

@@ -33,7 +33,7 @@ impl Nodes {
         self.levels().level_of(topic)
     }
 
-    /// Groups items by the level of their topic. The durability level `memory`, for which nobody waits, comes first.
+    /// Groups items by the level of their topic. The durability level `memory`, which needs no wait, comes first.
     pub(super) fn by_level<'a>(
         &self,
         topics: impl Iterator<Item = &'a TopicName>,
@@ -46,8 +46,8 @@ impl Nodes {
         groups
     }
 
-    /// Returns what a node can promise. If the node has several servers, this is what all servers that answer can
-    /// promise. None: no server of the node answers.
+    /// Returns how safe a node can make changes. If the node has several servers, this is what all servers that answer
+    /// can do. None: no server of the node answers.
     pub(super) fn capability(&self, node: usize) -> Option<ServerDurability> {
         let all = self.nodes[node].capabilities().into_iter();
         all.min_by_key(|one| (one.alone(), one.replicas))

@@ -68,7 +68,8 @@ use model::job::TopicName;
 use model::settings;
 use model::ticket::TicketSecret;
 
-/// The most jobs that one call of a script touches, so that the script does not occupy the server for long.
+/// The maximum number of jobs that one call of a script touches, so that the script does not occupy the server for
+/// long.
 const CHUNK: usize = 256;
 
 /// How many topics one call of a timer's script looks at.
@@ -80,7 +81,7 @@ const BYTES: usize = 4 << 20;
 /// A handle to the store.
 pub struct RedisStore {
     nodes: Arc<Nodes>,
-    /// The only node that this handle uses. None: it uses all nodes.
+    /// The only node that this handle uses. None: the handle uses all nodes.
     lane: Option<usize>,
     /// Where the next lease begins, so that each shard has its turn.
     turn: usize,
@@ -89,7 +90,7 @@ pub struct RedisStore {
     /// The topics of new dead letters. [`take_dead_letter_topics`](crate::TimerWork::take_dead_letter_topics) has not
     /// returned them yet.
     dead_topics: Vec<TopicName>,
-    /// Lease calls whose answers never came: at most one for each shard.
+    /// Lease calls that got no answer: at most one for each shard.
     unanswered: Vec<UnansweredLease>,
     /// What this handle knows of outboxes.
     outboxes: Outboxes,
@@ -123,8 +124,8 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Refuses nodes whose jobs are being moved to or from another store, or were moved there. A node that does not
-    /// answer is not refused.
+    /// Refuses nodes if their jobs are being moved to or from another store, or were moved to another store. A node
+    /// that does not answer is not refused.
     fn refuse_mark(&self) -> Result<()> {
         match self.mark_of_nodes(self.lane) {
             Some(mark) => Err(StoreError::Unfit(mark.to_string())),
@@ -165,8 +166,8 @@ impl RedisStore {
         places.collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the shards as [`RedisStore::places`] does, according to the newest set. This is for calls that look at
-    /// all shards.
+    /// Returns the shards as [`RedisStore::places`] does, according to the newest set. This function is for calls that
+    /// look at all shards.
     fn all_places(&self) -> impl Iterator<Item = Place> + use<> {
         if self.lane.is_none()
             && self.nodes.count() > 1
@@ -212,7 +213,8 @@ impl RedisStore {
         for (_, answer) in self.ask_all(self.places().map(call).collect()) {
             if let Err(e) = answer {
                 let level = match e {
-                    // Other code reports a node that is down. When the node is back, dq looks at its jobs.
+                    // Other code reports a node that is down. When the node is back, dq looks for jobs there without a
+                    // ring.
                     StoreError::NodeDown(_) => log::Level::Debug,
                     _ => log::Level::Warn,
                 };
@@ -290,7 +292,7 @@ impl Maintenance for RedisStore {
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
         if self.nodes.count() > 1 {
-            // Nodes that were away learn of pauses here, and this process learns of a change of the set.
+            // Nodes that did not answer before learn of pauses here, and this process learns of a change of the set.
             self.nodes.learn(Instant::now().checked_sub(FRESH / 2))?;
         }
         if let Some(lane) = self.lane.filter(|lane| self.nodes.nodes[*lane].bases.len() > 1)

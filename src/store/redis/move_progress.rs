@@ -7,7 +7,7 @@ use crate::StoreError;
 pub struct SetChangeRequest {
     /// Nodes that become homes of jobs.
     pub add: Vec<String>,
-    /// Nodes whose jobs are moved away.
+    /// Nodes from which all jobs are moved away.
     pub empty: Vec<String>,
     /// Nodes that were forgotten and are back. Their jobs are taken over.
     pub adopt: Vec<String>,
@@ -35,7 +35,7 @@ pub struct MoveSummary {
     pub nodes: Vec<String>,
     /// Live jobs and dead letters that were moved to another node.
     pub moved: u64,
-    /// Jobs that were dropped on a node that is older than the others: they had been moved away before.
+    /// Jobs that were dropped on an older node, because an earlier move had moved these jobs away.
     pub dropped: u64,
     /// The number of live jobs and dead letters before the move, and after it.
     pub counts: [u64; 2],

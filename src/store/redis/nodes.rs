@@ -39,7 +39,7 @@ pub struct Nodes {
 
 /// What a node reports about itself.
 pub(super) struct NodeReport {
-    /// The set of each shard. An empty text: the shard has none. None: the shard does not answer.
+    /// The set of each shard. An empty text: the shard has no set. None: the shard does not answer.
     pub sets: Vec<Option<String>>,
     pauses: PauseFlags,
 }
@@ -97,7 +97,7 @@ impl Nodes {
         self.nodes[lane].probe(probe)
     }
 
-    /// Returns the node where a job belongs, as far as this is known.
+    /// Returns the node where a job belongs by the known set, or by the configuration if no set is known.
     pub fn lane_of(&self, key: &JobKey) -> usize {
         self.known().map_or_else(|| home_of(&self.names, key), |homes| homes.home(key).unwrap_or(0))
     }
@@ -167,7 +167,7 @@ impl Nodes {
         known.is_some_and(|known| known.set != homes.set)
     }
 
-    /// Uses this set from now on, if it is newer than the known one.
+    /// Uses this set from now on, if it is newer than the known set.
     pub(super) fn adopt(&self, set: NodeSet) -> Result<()> {
         let mut known = self.homes.write().unwrap_or_else(PoisonError::into_inner);
         if !set.is_news(known.as_ref().map(|homes| &homes.set)) {
@@ -228,9 +228,9 @@ impl Nodes {
         }
     }
 
-    /// Reads the sets of all nodes that answer, and uses the newest. Does not read the sets if another thread has read
-    /// them since `not_before`. Also sends missed pauses to each node that answers. If no node has a set, makes the
-    /// first set.
+    /// Reads the sets of all nodes that answer, and uses the newest. Does not read the sets if they were read since
+    /// `not_before` (None: since the call began). Also sends missed pauses to each node that answers. If no node has a
+    /// set, makes the first set.
     pub(super) fn learn(&self, not_before: Option<Instant>) -> Result<Arc<Homes>> {
         let called_at = Instant::now();
         let mut learned_at = self.learned_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +279,7 @@ impl Nodes {
                 )));
             }
         }
-        // If several processes do this, the first process that writes to the node with the first name wins.
+        // If several processes make the first set, the first process that writes to the node with the first name wins.
         let set = NodeSet::open(0, &self.names)?;
         let first = (0..self.count()).min_by_key(|node| &self.names[*node]).unwrap_or(0);
         let taken = self.write_set(Place { node: first, shard: 0 }, &["stamp", set.text(), "1"])?;
@@ -312,8 +312,8 @@ impl Nodes {
         answer::optional_text(self.nodes[place.node].run_one(call).map_err(Failure::into_error)?)
     }
 
-    /// Makes calls on one node. If this process has not met the server yet, or must meet it again after a silence, the
-    /// process first reads the sets of all nodes that answer.
+    /// Makes calls on one node. If this process has not met the server yet, or must meet it again because it was
+    /// silent, the process first reads the sets of all nodes that answer.
     pub(super) fn run(&self, lane: usize, calls: &[Call]) -> Vec<Answer> {
         let mut answers = self.nodes[lane].run(calls);
         // The servers of a Cluster are met one by one.

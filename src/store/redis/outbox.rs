@@ -79,7 +79,7 @@ enum OutboxSendResult {
     Busy(Duration),
 }
 
-/// The sender's name for the entries of a source under one set of nodes.
+/// Returns the name under which the entries of a source are sent under one set of nodes.
 fn sender_name(node: &str, source: Place, set: &str) -> String {
     let mut words = set.split(' ');
     let (number, tag) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -118,7 +118,7 @@ impl RedisStore {
                     after = number;
                     continue;
                 };
-                // Calls that are made together wait for one durability level: the page ends before another level.
+                // Calls that are made together wait for one durability level, so the page ends before another level.
                 let own = self.nodes.level(&job.key.topic);
                 if *level.get_or_insert(own) != own {
                     break;
@@ -158,7 +158,7 @@ impl RedisStore {
                         done.extend(&batch.entries);
                     }
                     Ok(_) => {
-                        // Another sender has sent meanwhile.
+                        // Another sender has sent entries to this target meanwhile.
                         marks.remove(&target);
                         blocked.insert(target);
                     }
@@ -306,10 +306,10 @@ impl RedisStore {
             answer.and_then(answer::optional_text).ok()
         };
         match (next(), next(), homes.has(target.node)) {
-            // The shard still has another set, so it could take an entry that is still on its way.
+            // The shard still has another set, so it could still take an entry that is on its way.
             (Some(set), Some(_), true) if set != homes.set.text() => None,
             // The node is outside the set now, but its shard still has the earlier set. So the set was changed while
-            // the node was away. The node is forgotten, and what it took counts as not taken.
+            // the node did not answer. The node is forgotten, and what it took counts as not taken.
             (Some(set), Some(_), false) if set == last_set => Some(0),
             (Some(_), Some(mark), _) => Some(mark.parse().unwrap_or(0)),
             // A node outside the set that does not answer is given up.

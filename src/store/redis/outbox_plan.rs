@@ -1,9 +1,9 @@
 //! Decides what is sent from an outbox, and what is removed from it. docs/internals/FOLLOW.md has the rules. Pure.
 //!
-//! A target is a shard that gets jobs. It keeps a mark for each source: the number of the last entry that the target
-//! took from the source. A batch for a target begins with the first entry after the mark of the target. It has all
-//! entries for this target up to the last entry of the batch. The target takes the batch only if its mark is still the
-//! one that the sender has read. So it takes each entry once.
+//! A target is a shard that gets jobs. Each target keeps a mark for each source: the number of the last entry that the
+//! target took from the source. A batch for a target begins with the first entry after the mark of the target. The
+//! batch has all entries for this target up to the last entry of the batch. The target takes the batch only if its mark
+//! is still the mark that the sender has read. So the target takes each entry once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     impl OutboxModel {
-        /// Returns all worlds that one event leads to.
+        /// Returns all states that one event leads to.
         fn next(&self) -> Vec<OutboxModel> {
             let mut all = Vec::new();
             if let Some((target, rest)) = self.to_write.split_first() {

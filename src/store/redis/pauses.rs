@@ -1,5 +1,5 @@
 //! Paused topics. Each shard has the list of them, so that a lease and the check of the pause are one step. If nodes
-//! differ, the latest pause or resume counts. A node that was down gets the list before it delivers.
+//! differ, the latest pause or resume is valid. A node that was down gets the list before it delivers.
 
 use super::RedisStore;
 use super::flags::{self, PAUSES, PauseFlags};
@@ -47,8 +47,9 @@ impl Nodes {
             (vec![call(0)], (1..node.bases.len()).map(call).collect());
         let mut outcome = Ok(());
         for calls in [others, first] {
-            // Without an answer of all others, the first shard must not say that the node knows these pauses. But the
-            // only node is not told again by others.
+            // If another shard did not answer, the first shard must not show that the node knows these pauses. Then a
+            // process that reads the other nodes sends the pauses again. If there is only one node, no process can do
+            // this, so the first shard is written in any case.
             if outcome.is_err() && self.count() > 1 {
                 break;
             }
@@ -94,8 +95,8 @@ impl Pauses for RedisStore {
             }
         }
         if outcome.is_err() {
-            // Some shards of a node may have it. They get what held before. A shard that does not answer now gets it
-            // later (`agree_on_shards`).
+            // Some shards of a node may have the pause or resume. They get the previous state back. A shard that does
+            // not answer now gets the previous state later (`agree_on_shards`).
             let undone = PauseFlags::from([(topic.to_string(), (at_ms + 1, was_paused))]);
             for node in 0..self.nodes.count() {
                 let undone = undone.iter().map(|(topic, flag)| (topic.as_str(), *flag));

@@ -43,8 +43,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Returns the shards of this handle that may deliver now, and the set of nodes for the calls. Returns an error if
-    /// none may.
+    /// Returns the shards of this handle that may deliver now, and the set of nodes for the calls. Returns an error
+    /// while jobs are being moved.
     pub(super) fn delivering(&self) -> Result<(Arc<Homes>, Vec<Place>)> {
         let mut homes = self.nodes.open_homes()?;
         if let Some(lane) = self.lane
@@ -147,7 +147,7 @@ impl TimerWork for RedisStore {
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
         let (_, places) = self.delivering()?;
-        // A shard that is down does not delay the other shards. It is asked again later.
+        // A shard that is down does not delay the other shards. The error makes the caller try again later.
         let all: Vec<Result<usize>> =
             places.into_iter().map(|place| self.hand_back_at(place, owner)).collect();
         all.into_iter().sum()

@@ -61,7 +61,7 @@ fn number_of<const N: usize>(packed: &[u8]) -> Option<(i64, &[u8])> {
     Some((number.iter().fold(0, |n, byte| n << 8 | i64::from(*byte)), rest))
 }
 
-/// Returns which records a topic keeps, in the words of the scripts. An empty text means the default.
+/// Returns which records a topic keeps, in the form of `keeping` in part/history.lua. An empty text means the default.
 fn word_of(keeping: &RecordKeeping) -> String {
     match *keeping == RecordKeeping::DEFAULT {
         true => String::new(),

@@ -44,7 +44,7 @@ impl From<StoreError> for MoveRoundError {
     }
 }
 
-/// One round of a move: from the fence to the opening.
+/// One round of a move: from the fence to the opening of the new set.
 pub(super) struct MoveRound<'a, F> {
     pub nodes: &'a Nodes,
     pub set: &'a NodeSet,
@@ -121,7 +121,7 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
         self.nodes.learn(None)?;
         for place in &places {
             let call = self.nodes.nodes[place.node].call(Script::Announce, place.shard, None);
-            // If this fails, the timers ring all bells after a while anyway.
+            // If this call fails, the timers ring all bells after a while anyway.
             if let Err(MoveRoundError::Again(e) | MoveRoundError::Fails(e)) = self.run_one(*place, call) {
                 log::warn!("{e}");
             }
@@ -134,7 +134,7 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     }
 
     /// Makes one call. If the call has `to_met`, it runs only on a server that this process has met. On another server
-    /// it fails, and another round may succeed.
+    /// the call fails, and another round may succeed.
     pub(super) fn run_one(&self, place: Place, call: Call) -> RoundResult<Value> {
         let mut answers = self.run(place, vec![call])?;
         answers.pop().ok_or_else(|| MoveRoundError::Fails(unexpected("no answer")))
@@ -261,8 +261,8 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
         Ok(number(&self.run_one(place, older)?)? > 0)
     }
 
-    /// Drops jobs of an older shard: those whose home before this move is another node. An earlier move has moved these
-    /// jobs away. Then removes the mark `older`.
+    /// Drops jobs of an older shard: the jobs that had their home on another node before this move. An earlier move has
+    /// moved these jobs away. Then removes the mark `older`.
     fn clear(&mut self, place: Place) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {
@@ -282,7 +282,7 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
         self.run_one(place, Call { to_met: true, ..unmark }).map(drop)
     }
 
-    /// Moves away the jobs, dead letters and records whose home is another node.
+    /// Moves away the jobs, dead letters and records that have their home on another node.
     fn empty(&mut self, place: Place, replicas: &impl Fn(&Place) -> u64) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {

@@ -3,9 +3,9 @@
 //!
 //! A server defines all functions of a script anew in each call, which can take as long as the work itself. So lines
 //! that begin with `--@ first` may name the functions of the parts that most calls need. Then only these functions are
-//! defined at once. Or a line that begins with `--@ later` names the parts that few calls need. Then only the functions
-//! of the other parts are defined at once. The script must call `define_others()` before it uses any other function of
-//! its parts. Constants are written in capital letters: a server gets their values in place of their names.
+//! defined at once. Another way: a line that begins with `--@ later` names the parts that few calls need. Then only the
+//! functions of the other parts are defined at once. The script must call `define_others()` before it uses any other
+//! function of its parts. Constants are written in capital letters: a server gets their values in place of their names.
 //! `script_text.rs` changes the texts in these two ways.
 
 use std::sync::LazyLock;
@@ -236,8 +236,8 @@ mod tests {
     }
 
     /// The functions in `define_others()` are defined after all variables of the parts. If two parts had a variable of
-    /// the same name, such a function would use the last one, and not the one above it. A constant has one value in the
-    /// whole script.
+    /// the same name, such a function would use the last variable, and not the variable of its own part. A constant has
+    /// one value in the whole script.
     #[test]
     fn each_name_of_a_part_occurs_once_in_a_script() {
         for (name, source) in SOURCES {

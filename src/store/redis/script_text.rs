@@ -15,8 +15,8 @@ pub(super) fn assemble(parts: &[(&str, &str)], source: &str) -> String {
     }
 }
 
-/// Returns the constants that a line defines, with their values. A constant is a variable of the whole script in capital
-/// letters whose value is a number or a string.
+/// Returns the constants that a line defines, with their values. A constant is a variable of the whole script. Its name
+/// is in capital letters, and its value is a number or a string.
 pub(super) fn constants_of(line: &str) -> Vec<(&str, &str)> {
     let Some((names, values)) = line.strip_prefix("local ").and_then(|rest| rest.split_once(" = ")) else {
         return Vec::new();
@@ -36,8 +36,8 @@ pub(super) fn constants_of(line: &str) -> Vec<(&str, &str)> {
 }
 
 /// Returns a text with the values of the constants in place of their names. (Each variable that a call defines takes
-/// time. Each variable from outside that a function uses makes the definition of this function longer.) Comments and
-/// line numbers do not change.
+/// time. If a function uses a variable from outside, the definition of the function takes longer.) Comments and line
+/// numbers do not change.
 fn with_values(text: &str, constants: &HashMap<&str, &str>) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
@@ -79,9 +79,9 @@ fn function_of(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the text of a script where only these functions of its parts are defined at once. `define_others()` defines
-/// the others, in the table `OTHERS`. (A function that uses more variables from outside takes longer to define. If the
-/// others were variables, `define_others()` and their callers would use them from outside. So they are fields of a
-/// table.)
+/// the other functions, in the table `OTHERS`. (A function that uses more variables from outside takes longer to
+/// define. If the other functions were variables, `define_others()` and the callers of these functions would use them
+/// from outside. So the other functions are fields of a table.)
 fn with_others_deferred(parts: &str, first: &[&str], source: &str) -> String {
     let (mut at_once, mut deferred, mut names) = (String::new(), String::new(), Vec::new());
     let mut is_in_deferred = false;

@@ -1,5 +1,5 @@
-//! The set of nodes: which nodes are the homes of jobs. Every shard keeps it, and every fenced script carries it. A
-//! shard refuses a script that carries another set. docs/internals/NODES.md has the rules. Pure.
+//! The set of nodes: which nodes are the homes of jobs. Every shard keeps the set, and every call of a fenced script
+//! has the set of its caller. A shard refuses a call that has another set. docs/internals/NODES.md has the rules. Pure.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,7 +26,7 @@ pub(super) struct NodeSet {
 /// What a set becomes when the move is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MoveGoal {
-    /// The number of the open set from which jobs are moved. 0: there was none.
+    /// The number of the open set from which jobs are moved. 0: there was no open set.
     pub from: u64,
     /// The names of the nodes that will be homes.
     pub names: Vec<String>,

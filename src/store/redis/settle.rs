@@ -87,10 +87,10 @@ impl RedisStore {
         out
     }
 
-    /// Settles up to [`CHUNK`] leases, and leases jobs from the first shard in the same round trip. This needs a single
-    /// node or lane, 1 to [`CHUNK`] settlements, at most [`FEW`] shards, and a first shard that can be used now.
-    /// Otherwise this returns `None` and settles nothing. (With more shards, dq first checks which of them have ready
-    /// jobs.)
+    /// Settles up to [`CHUNK`] leases, and leases jobs from the first shard in the same round trip. The function needs
+    /// a single node or lane, 1 to [`CHUNK`] settlements, at most [`FEW`] shards, and a first shard that can be used
+    /// now. Otherwise the function returns `None` and settles nothing. (With more shards, dq first checks which of them
+    /// have ready jobs.)
     pub(super) fn exchange_at_once(
         &mut self,
         settlements: &[Settlement],

@@ -1,5 +1,6 @@
-//! The clock of a shard, compared with the clock of this host that counts from its boot. The sender of the spool needs
-//! it: an entry has waited since a moment of this host, and the dead letters of a shard have moments of the shard.
+//! Compares the clock of a shard with the clock of this host, which counts from the boot of the host. The sender of the
+//! spool needs this comparison: the spool notes by the clock of the host since when an entry waits, and a shard notes
+//! by its own clock when a job died.
 
 use super::RedisStore;
 use super::answer;
@@ -19,12 +20,12 @@ const TRIES: usize = 3;
 pub(super) struct ShardClock {
     /// When this host asked, in milliseconds since its boot.
     asked_ms: i64,
-    /// What the clock of the shard showed then or later, in Unix milliseconds.
+    /// What the clock of the shard showed at that moment or later, in Unix milliseconds.
     shard_ms: i64,
 }
 
 impl ShardClock {
-    /// Reads the clock of a shard. The most precise of a few readings counts.
+    /// Reads the clock of a shard. Uses the most precise of a few readings.
     pub(super) fn read(store: &RedisStore, place: Place) -> Result<ShardClock> {
         let mut best: Option<(i64, ShardClock)> = None;
         for _ in 0..TRIES {
@@ -45,9 +46,9 @@ impl ShardClock {
     }
 
     /// Returns a moment of this host (milliseconds since its boot) by the clock of the shard, in Unix milliseconds. The
-    /// result is too late by up to the time that the question needed, and never too early.
+    /// result is too late by up to the time that the shard needed to answer, and never too early.
     pub(super) fn at(self, host_ms: i64) -> i64 {
-        // Four moments are cut down to whole milliseconds.
+        // The times are cut down to whole milliseconds. So without these 2 ms, the result could be too early.
         self.shard_ms - (self.asked_ms - host_ms) + 2
     }
 }

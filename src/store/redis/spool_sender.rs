@@ -27,8 +27,8 @@ use model::topic::Durability;
 /// long as the previous one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// If a node outside the set has not answered for this long, the batches that were sent to it are sent to the new
-/// homes.
+/// If a node outside the set has not answered for this long, the batches that were sent to it are sent to the new homes
+/// of their jobs.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 /// How long a reading of the clock of a shard is used.
@@ -42,7 +42,8 @@ pub struct SpoolSender {
     name: String,
     /// The number of the set under which entries were last sent.
     set: u64,
-    /// All entries up to this number were examined. Those of them that still wait are for the shards in `held_up`.
+    /// All entries up to this number were examined. If some of these entries still wait, they are for the shards in
+    /// `held_up`.
     done_to: i64,
     held_up: BTreeMap<Place, SpoolBackoff>,
     /// For each batch, by its number: since when no server has answered for it.
@@ -54,7 +55,7 @@ pub struct SpoolSender {
 /// A shard that took nothing. Nothing is sent to it for a while.
 #[derive(Debug, Clone, Copy)]
 struct SpoolBackoff {
-    /// The first entry for the shard, or an earlier one.
+    /// The number of the first entry that waits for the shard, or a lower number.
     first: i64,
     again_at: Instant,
     pause: Duration,
@@ -153,8 +154,8 @@ impl SpoolSender {
         answer.is_ok().then_some(true)
     }
 
-    /// Returns whether a shard has taken a batch that was sent under an earlier set, and whose jobs have another home
-    /// now. None: the result is not known yet.
+    /// Returns whether a shard has taken a batch. The batch was sent under an earlier set, and its shard is not the
+    /// home of all its jobs any more. None: the result is not known yet.
     fn was_taken(&mut self, homes: &Homes, place: Place, batch: &SentBatch) -> Option<bool> {
         let node = &self.store.nodes.nodes[place.node];
         let key = format!("{BATCH}{}", batch.sender);
@@ -173,7 +174,7 @@ impl SpoolSender {
             // The shard still has the earlier set, so it could take a batch that is still on its way.
             true if set != homes.set.text() => None,
             // The node is outside the set now, but its shard still has the set of the batch. So the set was changed
-            // while the node was away. The node is forgotten, and what it took counts as not taken.
+            // while the node did not answer. The node is forgotten, and what it took counts as not taken.
             false if set == batch.set => Some(false),
             _ => Some(last.parse().unwrap_or(0) >= batch.number),
         }
@@ -227,7 +228,7 @@ impl SpoolSender {
         homes.home(key).map_or(nowhere, |node| self.store.nodes.place(node, key))
     }
 
-    /// Sends entries that are in no batch to all shards that are not held up. Returns how many were taken.
+    /// Sends entries that are in no batch to all shards that are not held up. Returns how many entries were taken.
     fn send_entries(
         &mut self,
         homes: &Homes,

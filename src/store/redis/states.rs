@@ -1,4 +1,4 @@
-//! The state of the nodes, as people see it.
+//! The state of the nodes, for display.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ impl Nodes {
         })
     }
 
-    /// Returns the number of the set that this process knows. 0: it knows none.
+    /// Returns the number of the set that this process knows. 0: the process knows no set.
     pub fn set_number(&self) -> u64 {
         self.known().map_or(0, |homes| homes.set.number)
     }
@@ -32,7 +32,7 @@ impl Nodes {
     /// Returns the state of each node.
     pub fn states(&self) -> Vec<NodeState> {
         // The set is read first, so that the nodes' own reports are not older than the set. A newer set in the reports
-        // counts at once, because after a move the known set may be a second old.
+        // is used at once, because after a move the known set may be a second old.
         let _ = self.learn(Instant::now().checked_sub(FRESH));
         let reports = self.reports();
         if let Some(set) = latest(&reports)
@@ -67,7 +67,7 @@ impl Nodes {
         self.names.iter().enumerate().zip(reports).map(state).collect()
     }
 
-    /// Returns whether a node keeps a set that is not the newest.
+    /// Returns whether a node has a set that is not the newest, each time that it is asked.
     fn stays_older(&self, node: usize) -> bool {
         (0..LOOKS).all(|look| {
             if look > 0 {
@@ -134,11 +134,11 @@ pub struct NodeState {
     pub answers: bool,
     /// The role of the node in the set.
     pub part: NodeMembership,
-    /// Whether the data of the node is older than the data of the others. The node is not used until `dq nodes move`
-    /// has been run.
+    /// Whether the data of the node is older than the data of the other nodes. The node is not used until `dq nodes
+    /// move` has been run.
     pub is_older: bool,
     /// Why dq does not use the node, although it answers.
     pub unusable: Option<StoreError>,
-    /// What the node can promise about its changes. None: the node does not report this.
+    /// How safe the node can make changes. None: the node does not report this.
     pub capability: Option<ServerDurability>,
 }

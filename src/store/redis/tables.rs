@@ -1,5 +1,5 @@
-//! Tables that all hosts share, beside the jobs. The registry is in them. They are hashes on the first shard of one
-//! node, and they are not moved with jobs.
+//! Tables that all hosts share, beside the jobs. The registry is in them. The tables are hashes on the first shard of
+//! one node, and are not moved with jobs.
 //!
 //! docs/internals/REGISTRY.md has the rules by which all hosts find the same node, and says what is true after a crash
 //! between any two steps of a move.
@@ -30,7 +30,7 @@ const MOVES_TO: &str = "moves_to";
 /// A key on the nodes that do not have the tables: the name of the node that has the tables.
 const HINT: &str = "tables_on";
 
-/// The most fields that one command writes or reads.
+/// The maximum number of fields that one command writes or reads.
 const FIELDS: usize = 1000;
 
 /// A handle to the shared tables.
@@ -40,13 +40,13 @@ pub struct RedisTables {
     durability: Durability,
 }
 
-/// What a node says about the tables.
+/// What a node reports about the tables.
 struct TablesReport {
     /// Whether the first table is on this node.
     is_here: bool,
     /// The node to which the tables are being moved.
     moves_to: Option<String>,
-    /// The node that has the tables, as far as this node knows.
+    /// The node that has the tables, according to this node.
     hint: Option<String>,
 }
 
@@ -87,9 +87,9 @@ impl RedisTables {
         Ok(Some(tables))
     }
 
-    /// Makes the tables on the node `on`. Without `on`, makes them on the node whose name comes first among the homes
-    /// of jobs. All nodes must answer, and none may have tables. The first table gets `changes` in the same step. Also
-    /// returns whether this process made the tables. If not, another process was faster and has made them.
+    /// Makes the tables on the node `on`. Without `on`, makes them on a home of jobs: the home with the first name in
+    /// alphabetical order. All nodes must answer, and none may have tables. The first table gets `changes` in the same
+    /// step. Also returns whether this process made the tables. If not, another process was faster and has made them.
     pub fn create(
         settings: &settings::RedisSettings,
         on: Option<&str>,
@@ -163,7 +163,7 @@ impl RedisTables {
     pub fn every_field(&self, table: &str) -> Result<BTreeMap<String, String>> {
         let answer = self.run(&[self.plain("HGETALL", table)]).pop().unwrap_or(Ok(Value::Nil))?;
         let values = match answer {
-            // The protocol of Redis 6 has maps.
+            // With the protocol of Redis 6, the answer is a map.
             Value::Map(pairs) => pairs.into_iter().flat_map(|(field, value)| [field, value]).collect(),
             other => answer::array(other)?,
         };
@@ -218,8 +218,8 @@ impl RedisTables {
         StoreError::Unavailable(format!("the registry is not on node {} any more", self.node()))
     }
 
-    /// Moves the tables to another node. `others`: all tables except the first. A run may end after any step. It may be
-    /// started again, even while another run works. Returns the handle to the tables on that node.
+    /// Moves the tables to another node. `others`: all tables except the first. A run may end after any step. The move
+    /// may be started again, even while another run works. Returns the handle to the tables on that node.
     pub fn move_to(self, name: &str, others: &[String]) -> Result<RedisTables> {
         let goal = RedisTables::at(&self.nodes, position(&self.nodes, name)?);
         reports(&self.nodes).into_iter().collect::<Result<Vec<_>>>()?;
@@ -243,8 +243,8 @@ impl RedisTables {
         Ok(goal)
     }
 
-    /// With a goal, changes are refused from now on. Without a goal, changes are allowed again. Returns the version of
-    /// the first table, which does not change.
+    /// Writes the mark of a move: from now on, changes of the tables are refused. Without a goal, removes the mark:
+    /// changes are allowed again. Returns the version of the first table, which does not change.
     fn mark(&self, goal: Option<&str>) -> Result<u64> {
         let (table, field) = (FIRST.to_owned(), MOVES_TO.to_owned());
         let mark = match goal {
@@ -267,7 +267,7 @@ impl RedisTables {
         let mut changes: Vec<RedisTableChange> =
             std::iter::once(drop).chain(fields.into_iter().map(set)).collect();
         if version.is_some() {
-            // The first table is written in one call, so nobody sees a part of it.
+            // The first table is written in one call, so no process sees only a part of it.
             return self.write_next(FIRST, None, version, &changes).map(|_| ());
         }
         while !changes.is_empty() {
@@ -318,7 +318,7 @@ impl std::fmt::Debug for RedisTables {
 }
 
 impl Nodes {
-    /// Refuses to take a node out of the set while it has the shared tables.
+    /// Refuses to take a node out of the set while the node has the shared tables.
     pub(super) fn refuse_tables(&self, node: &str) -> Result<()> {
         match report(self, position(self, node)?) {
             Ok(report) if report.is_here => Err(StoreError::Unavailable(format!(

@@ -1,11 +1,11 @@
-//! Takes back the leases of lease calls whose answers never came. The server may have run such a call, or may still run
-//! it: the call can be in the buffer of a connection that was given up. No callback is made for the leased jobs, so
-//! they become ready again, and their attempts do not count.
+//! Takes back the leases of lease calls that got no answer. The server may have run such a call, or may still run it:
+//! the call can be in the buffer of a connection that was given up. No callback is made for the leased jobs, so they
+//! become ready again, and their attempts do not count.
 //!
 //! Each call has its own prefix. All tokens of the call begin with this prefix. `take_back.lua` ends the leases with
-//! this prefix, and leaves a mark. If `lease.lua` finds this mark, it refuses the call. The scripts of a shard run one
-//! after the other. If the call ran before `take_back.lua`, its leases are found. If it runs later, it finds the mark.
-//! So no lease of the call is left when `take_back.lua` has answered. The script may be repeated.
+//! this prefix, and leaves a mark. If `lease.lua` finds this mark, the script refuses the call. The scripts of a shard
+//! run one after the other. If the call ran before `take_back.lua`, its leases are found. If the call runs later, it
+//! finds the mark. So no lease of the call is left when `take_back.lua` has answered. The script may be repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::{OwnerTag, Result, StoreError};
 /// send the buffered bytes of a connection that was given up. The refusal must last longer.
 const REFUSED: Duration = Duration::from_secs(20 * 60);
 
-/// A lease call that was sent, and whose answer never came.
+/// A lease call that was sent, and got no answer.
 #[derive(Debug)]
 pub(super) struct UnansweredLease {
     /// The shards that may have leases of the call, and that are not searched yet.
@@ -37,8 +37,8 @@ pub(super) struct UnansweredLease {
 }
 
 impl RedisStore {
-    /// Notes a call if its answer never came. (A lease without an owner is settled by the client that has its token, or
-    /// it ends at its deadline.)
+    /// Notes a call if it got no answer. (A call without an owner is not noted: the client that has the token settles
+    /// the lease, or the lease ends at its deadline.)
     pub(super) fn note_unanswered(
         &mut self,
         place: Place,
@@ -89,7 +89,8 @@ impl RedisStore {
     }
 
     /// Takes back the leases of a call at its shard. If jobs were moved since, the leases may be on any shard, so all
-    /// shards are searched. If a shard does not answer, it stays in `places`. The other shards are still searched.
+    /// shards are searched. If a shard does not answer, the shard stays in `places`. The other shards are still
+    /// searched.
     fn take_back(&self, lease: &mut UnansweredLease, homes: &Arc<Homes>) -> Result<()> {
         if homes.set != lease.homes.set {
             let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));

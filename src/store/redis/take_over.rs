@@ -34,8 +34,8 @@ fn add_number(to: &mut Vec<u8>, number: i64, n: usize) {
     to.extend_from_slice(&number.max(0).to_be_bytes()[8 - n..]);
 }
 
-/// Returns the log of a job: the line of its headers, and a line for each attempt. A job whose priority is a number has
-/// the number in the line of headers: see `part/numbered.lua`.
+/// Returns the log of a job: the line of its headers, and a line for each attempt. A job with a number as priority has
+/// this number in the line of headers: see `part/numbered.lua`.
 fn log_of(headers: &Headers, attempts: &[Attempt], priority: JobPriority, stamp_us: i64) -> String {
     let mut log = headers_word(headers);
     if priority.level().is_none() {
@@ -159,7 +159,7 @@ impl RedisStore {
         self.confirm_level(self.nodes.levels().store(), places)
     }
 
-    /// Returns the mark of the nodes that answer.
+    /// Returns the mark of a move between stores, if a node that answers has the mark.
     pub(super) fn mark_of_nodes(&self, lane: Option<usize>) -> Option<StoreMoveMark> {
         let node_of = |place: &Place| lane.is_none_or(|lane| lane == place.node);
         self.marked_places().filter(node_of).find_map(|place| {

@@ -8,9 +8,9 @@ use model::topic::Durability;
 /// The durability levels of topics.
 #[derive(Debug, Default)]
 pub(super) struct TopicDurabilityLevels {
-    /// The level of a topic that sets none.
+    /// The level of a topic that sets no level.
     pub store: Durability,
-    /// The levels of the topics that set one.
+    /// The levels of the topics that set a level.
     pub topics: HashMap<TopicName, Durability>,
 }
 
@@ -19,7 +19,7 @@ impl TopicDurabilityLevels {
         TopicDurabilityLevels { store, topics: HashMap::new() }
     }
 
-    /// Returns the level of topics that ask for none.
+    /// Returns the level of topics that ask for no level.
     pub(super) fn store(&self) -> Durability {
         self.store
     }

@@ -1,4 +1,4 @@
-//! The host's clocks, for delays that go on while a job waits in the spool.
+//! The host's clocks, for delays that continue while a job waits in the spool.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,8 @@ impl HostMoment {
     }
 
     /// Returns how much of a delay is left at this moment. The delay began at `since`. After a reboot it is not known
-    /// how long the host was off. Only the time since the boot is counted as passed, so that no job is early.
+    /// how long the host was off. In this case, only the time since the boot is counted as passed, so that no job is
+    /// delivered too early.
     pub(super) fn left_of(&self, delay: Duration, since: &HostMoment) -> Due {
         let passed_ms = if self.boot == since.boot { self.boot_ms - since.boot_ms } else { self.boot_ms };
         // The moments are rounded down to whole milliseconds, so the difference may be up to a millisecond too large.
@@ -33,9 +34,9 @@ impl HostMoment {
         Due::In(delay.saturating_sub(passed))
     }
 
-    /// Returns a moment of another boot (`unix_us`, Unix microseconds) in milliseconds since the present boot. A moment
-    /// before the present boot becomes 0. A later moment comes from another machine, and the clock that can be set
-    /// says how long ago it was.
+    /// Returns a moment of another boot (`unix_us`, Unix microseconds) in milliseconds since the present boot. The Unix
+    /// clock says how long ago the moment was. A moment before the present boot becomes 0. A moment after the present
+    /// boot comes from another machine.
     pub(super) fn boot_ms_at(&self, unix_us: i64) -> i64 {
         let passed_ms = (self.unix_us - unix_us).max(0) / 1000;
         (self.boot_ms - passed_ms).max(0)

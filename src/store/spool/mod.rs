@@ -1,9 +1,10 @@
 //! The spool: changes of jobs that wait on the host's own disk, because the home of the job does not answer or because
-//! jobs are being moved. It is one SQLite file that all processes of the host open. docs/internals/NODES.md has its
-//! rules.
+//! jobs are being moved. The spool is one SQLite file that all processes of the host open. docs/internals/NODES.md has
+//! the rules of the spool.
 //!
-//! The spool keeps one entry for each job: the last change. It knows nothing about nodes. The sender sends the entries
-//! in batches, and notes in the spool where it sent each entry, and what happened to the batches.
+//! The spool keeps one entry for each job: the last change of this job. The code of the spool knows nothing about
+//! nodes. The sender sends the entries in batches, and notes in the spool where it sent each entry, and what happened
+//! to the batches.
 
 mod clock;
 mod room;
@@ -41,7 +42,7 @@ struct SpoolMigrations;
 /// A page of the file, in bytes.
 const PAGE: usize = 4096;
 
-/// The space that is needed to note which entries were sent, in bytes.
+/// The disk space that the sender needs to note which entries were sent, in bytes.
 const SEND_BYTES: usize = 1 << 20;
 
 /// When SQLite writes its log again from the beginning, it cuts the file of the log to this size.
@@ -68,8 +69,8 @@ pub(super) struct Entry {
     pub key: JobKey,
     /// The job to store. None: the job is deleted.
     pub job: Option<NewJob>,
-    /// Since when changes of the job wait here, in milliseconds since the boot of the host. After a reboot this is the
-    /// boot or a later moment.
+    /// Since when changes of the job wait here, in milliseconds since the present boot of the host. 0: since this boot
+    /// or longer.
     pub since_ms: i64,
 }
 
@@ -83,13 +84,13 @@ pub(super) enum SpooledJob {
 }
 
 impl Spool {
-    /// Opens a handle for the sender of the entries. It may write a little more than other handles, so that a full
-    /// spool can be emptied.
+    /// Opens a handle for the sender of the entries. This handle may write a little more than other handles, so that
+    /// the sender can empty a full spool.
     pub(super) fn open_to_send(settings: &settings::SpoolSettings) -> Result<Spool> {
         Spool::open(&settings::SpoolSettings { bytes: settings.bytes + SEND_BYTES, ..settings.clone() })
     }
 
-    /// Opens the spool of these settings. None: the settings allow no spool, and there is no file from before.
+    /// Opens the spool of these settings. None: the settings allow no spool, and there is no file of an earlier spool.
     pub fn from_settings(settings: &settings::RedisSettings) -> Result<Option<Spool>> {
         settings.used_spool().map(Spool::open).transpose()
     }
@@ -149,7 +150,7 @@ impl Spool {
         self.bytes > 0
     }
 
-    /// Returns whether nothing waits.
+    /// Returns whether no change waits.
     pub fn is_empty(&self) -> Result<bool> {
         self.check_files()?;
         Ok(self.is_noted_empty() || self.has_no_entry()?)
@@ -174,13 +175,15 @@ impl Spool {
         keys.map(|key| query.exists([key.topic.as_str(), key.id.as_str()]).map_err(unread)).collect()
     }
 
-    /// Stores jobs on the disk, all or none of them. Returns when each is due, by the host's clock.
+    /// Stores jobs on the disk, all or none of them. Returns the due time of each job, Unix milliseconds, by the host's
+    /// clock.
     pub(super) fn put(&mut self, jobs: &[&NewJob]) -> Result<Vec<i64>> {
         self.check_disk(jobs.iter().map(|job| job.body.as_str().len()).sum())?;
         let now = HostMoment::now(&self.boot);
         self.write(|tx| {
             let mut insert = tx.prepare_cached(
-                // If the entry before was sent, the shard may have taken it. So its time does not count.
+                // If the earlier entry of the job was sent, the shard may have taken it. So the waiting time of the
+                // earlier entry does not count for the new entry.
                 "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms, body, due_ms, delay_ms, priority,
                  max_attempts, attempts, headers, since_boot, since_boot_ms)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
@@ -222,7 +225,8 @@ impl Spool {
             let mut find =
                 tx.prepare_cached("SELECT body IS NOT NULL FROM entry WHERE topic = ? AND id = ?")?;
             let mut insert = tx.prepare_cached(
-                // The shard may have taken the add before, and the deletion also concerns the dead letter of this job.
+                // The shard may have taken the earlier add already, and the added job may be a dead letter now. The
+                // deletion must remove this dead letter, too. So the waiting time of the earlier entry counts.
                 "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms, since_boot, since_boot_ms)
                  VALUES (?1, ?2, ?3, ?4, ?5,
                   (SELECT ifnull(since_boot, boot) FROM entry WHERE topic = ?1 AND id = ?2),
@@ -343,14 +347,14 @@ fn entry(r: &Row<'_>, now: &HostMoment) -> rusqlite::Result<Entry> {
         max_attempts: r.get("max_attempts")?,
         attempts: r.get("attempts")?,
         headers: Headers::trusted(&r.get::<_, String>("headers")?),
-        // The change is acknowledged already, so no limit applies to it.
+        // The change is acknowledged already, so no quota applies to it.
         quota: None,
     };
     Ok(Entry { seq: r.get("seq")?, key, job: Some(job), since_ms })
 }
 
-/// Converts an error of a read. In this case dq cannot answer requests, because a change of their jobs may wait in the
-/// spool.
+/// Converts an error of a read. After such an error, dq cannot answer the request, because a change of the requested
+/// job may wait in the spool.
 fn unread(error: rusqlite::Error) -> StoreError {
     match refused(error) {
         StoreError::Unavailable(why) => StoreError::Unavailable(format!("the spool cannot be read: {why}")),
@@ -365,7 +369,7 @@ fn connect(path: &Path, bytes: usize) -> std::result::Result<Connection, Box<dyn
     db.pragma_update(None, "synchronous", "full")?;
     db.pragma_update(None, "journal_size_limit", LOG_BYTES as i64)?;
     // This limits the length of the file, in pages. The limit applies to this connection only, so each connection sets
-    // it.
+    // the limit again.
     db.pragma_update(None, "max_page_count", (bytes / PAGE) as i64)?;
     runner::<SpoolMigrations>().run(&mut db)?;
     Ok(db)

@@ -17,12 +17,12 @@ pub struct SpoolState {
     pub bytes: u64,
     /// When the oldest waiting change was stored, Unix milliseconds.
     pub oldest_ms: Option<i64>,
-    /// Whether the disk has too little room for what the sender writes. Then nothing is sent.
+    /// Whether the disk has too little room for what the sender writes. In this case the sender sends nothing.
     pub has_full_disk: bool,
 }
 
 impl Spool {
-    /// Returns how full it is.
+    /// Returns how full the spool is.
     pub fn state(&self) -> Result<SpoolState> {
         let (entries, oldest_us): (u64, Option<i64>) = self
             .db
@@ -48,7 +48,8 @@ impl Spool {
 
     /// Refuses changes of `bytes` bytes if the disk would then have too little free space to send the waiting changes.
     /// A batch that is sent is written three times: into the log when it gets its number, into the log again when it is
-    /// removed, and into the file when the log is copied. What is in the log now also needs space in the file.
+    /// removed, and into the file when the log is copied into the file. The present content of the log also needs space
+    /// in the file.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
         let Some(free) = free_bytes(&self.path) else { return Ok(()) };
         let log = std::fs::metadata(beside(&self.path, LOG)).map_or(0, |log| log.len());

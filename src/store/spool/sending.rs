@@ -23,7 +23,8 @@ pub(crate) struct SentBatch {
 }
 
 impl Spool {
-    /// Returns whether no change waits. If none waits, also notes this, so that nobody has to read the file.
+    /// Returns whether no change waits. If no change waits, also notes this beside the file, so that other processes do
+    /// not have to read the file.
     pub(crate) fn note_empty(&self) -> Result<bool> {
         if self.is_noted_empty() || !self.has_no_entry()? {
             return self.is_empty();
@@ -31,14 +32,14 @@ impl Spool {
         if let Ok(turn) = self.turn.take()
             && self.has_no_entry()?
         {
-            // If the note cannot be written, this is not an error: processes then read the file.
+            // It is not an error if the note cannot be written: the other processes then read the file.
             let _ = turn.set_byte(NOTHING_WAITS);
         }
         self.is_empty()
     }
 
     /// Returns the first entries after `after` that are in no batch. The result ends at `limit` entries, or when its
-    /// entries reach `bytes` bytes. It has at least one entry, if any entry is in no batch.
+    /// entries reach `bytes` bytes. If there is any such entry, the result has at least one.
     pub(crate) fn page(&self, after: i64, limit: usize, bytes: usize) -> Result<Vec<Entry>> {
         let sql = format!("SELECT {COLUMNS} FROM entry WHERE seq > ? AND batch IS NULL ORDER BY seq LIMIT ?");
         self.read(&sql, params![after, limit as i64], bytes)
@@ -65,7 +66,7 @@ impl Spool {
         Ok(entries)
     }
 
-    /// Returns the batches whose result is not known, the earliest first.
+    /// Returns the batches that have no known result, the earliest first.
     pub(crate) fn unanswered(&self) -> Result<Vec<SentBatch>> {
         let sql = "SELECT number, sender, node, shard, node_set FROM batch ORDER BY number";
         let mut query = self.db.prepare_cached(sql).map_err(unread)?;

@@ -3,9 +3,9 @@
 //!
 //! Each process that waits hangs a bell of its own into `run_dir/bells`. The name of the bell says what the process
 //! waits for, and which process it is. A process that has work to announce rings all bells of the matching kind. Each
-//! process that gets the ring looks for work only if it has free workers. A ring is not lost if the socket of a bell is
-//! full: the earlier rings in it wake the process anyway. It is not an error if nobody listens: a process looks for
-//! work after it has hung its bell and before it waits. The listening side of a bell is `hung_bell`.
+//! process that gets the ring looks for work only if it has free workers. If the socket of a bell is full, the new ring
+//! may be dropped: the earlier rings in the socket wake the process anyway. It is not an error if nobody listens: a
+//! process looks for work after it has hung its bell and before it waits. The listening side of a bell is `hung_bell`.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
@@ -38,7 +38,7 @@ pub(super) struct BellRinger {
 pub(super) struct PendingRings {
     /// There is work to lease.
     pub push: bool,
-    /// Something is due earlier than the timer knows, or the log has grown.
+    /// There is work for the timer: see [`BellKind::Timer`].
     pub timer: bool,
 }
 
@@ -47,7 +47,7 @@ impl BellRinger {
         BellRinger { folder: folder(run_dir), owed: PendingRings::default() }
     }
 
-    /// Rings all bells of these kinds. A failure is logged, and the ring is repeated with the next one.
+    /// Rings all bells of these kinds. A failure is logged, and the failed ring is repeated with the next ring.
     pub(super) fn ring(&mut self, rings: PendingRings) {
         let rings =
             PendingRings { push: rings.push || self.owed.push, timer: rings.timer || self.owed.timer };
@@ -65,8 +65,8 @@ impl BellRinger {
     }
 
     fn ring_all(&self, rings: PendingRings) -> io::Result<()> {
-        // Rings that wait in bells use up the buffer of the socket that sent them. So with a new socket, `WouldBlock`
-        // means that this bell is full.
+        // Rings that wait in bells use up the buffer of the socket that sent them. With a new socket, this buffer is
+        // empty. So `WouldBlock` means that the bell is full.
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         let mut failed = Ok(());

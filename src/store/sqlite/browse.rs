@@ -168,7 +168,7 @@ impl Views for SqliteStore {
     }
 
     fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {
-        // This cursor is before the first row of this moment.
+        // The cursor is the place just before the first row with this due time.
         Ok(format!("0.{due_ms}.-1"))
     }
 

@@ -29,8 +29,8 @@ pub(super) fn pause(w: &mut WriteTransaction<'_>, topic: &TopicName, paused: boo
     Ok(())
 }
 
-/// Adds one job. A leased job that is replaced stays leased: the row holds the replacement, which becomes leasable when
-/// the lease has ended.
+/// Adds one job. A leased job that is replaced stays leased: the row now has the values of the new job, which may be
+/// leased when the lease has ended.
 pub(super) fn add(w: &mut WriteTransaction<'_>, job: &NewJob) -> rusqlite::Result<Result<Added, OverQuota>> {
     let tid = w.topic_or_new(&job.key.topic)?;
     if let Some(quota) = &job.quota

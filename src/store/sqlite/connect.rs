@@ -31,7 +31,7 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.set_prepared_statement_cache_capacity(64);
         if is_new {
             // This must be set before the first page is written. The setting needs about one more page for each
-            // thousand pages, and no work that can be measured:
+            // thousand pages. The additional work is too small to be measured:
             // `DQ_BENCH_PART=pages cargo bench --bench embedded_store`.
             db.pragma_update(None, "auto_vacuum", "incremental")?;
         }
@@ -40,14 +40,15 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         db.pragma_update(None, "cache_size", -8192)?;
-        // SQLite overwrites deleted text with zeros, but only in pages that it writes anyway. See `erase.rs`.
+        // SQLite overwrites deleted text with zeros, but only in pages that it writes for another reason. See
+        // `erase.rs`.
         db.pragma_update(None, "secure_delete", "fast")?;
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // The triggers count the bytes of jobs for earlier releases, which may use the file during an upgrade. This
         // release counts them itself (`job_bytes`), which takes less time: a trigger runs for each job.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
-        // Without this, SQLite plans a statement again when other values are bound to it. This planning took a tenth of
-        // the time of the writes.
+        // Without this setting, SQLite plans a statement again when other values are bound to it. This planning took a
+        // tenth of the time of the writes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         let pages = Arc::clone(log_pages);
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {
@@ -77,8 +78,8 @@ pub(crate) fn refused(error: rusqlite::Error) -> StoreError {
 }
 
 /// Converts an error of the commit itself. If the disk failed, the outcome is unknown: the whole transaction may be in
-/// the log already. This is also so if the disk is too full for the shared memory of the log, because SQLite writes the
-/// log first.
+/// the log already. The outcome is also unknown if the disk is too full for the shared memory of the log, because
+/// SQLite writes the log before the shared memory.
 pub(crate) fn at_commit(error: rusqlite::Error) -> StoreError {
     if error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
         return StoreError::Unknown(error.to_string());

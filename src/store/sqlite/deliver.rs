@@ -1,5 +1,5 @@
-//! The steps of a job to its delivery: promote, settle, expire, hand back. (Leasing is in `lease_rows`.) Each function
-//! does the part of a transaction for one job, or for one bounded batch.
+//! The steps of a job before and after its delivery: promote, settle, expire, hand back. (Leasing is in `lease_rows`.)
+//! Each function does the part of a transaction for one job, or for one bounded batch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +15,14 @@ use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicN
 use model::job_priority::JobPriority;
 use model::record::Ending;
 
-/// How many times an attempt of a job does not count because the consumer died. After these times, such attempts count,
-/// because the job itself may kill the consumers.
+/// How many attempts of a job do not count because the consumer died. Further attempts of this kind count, because
+/// perhaps the job itself makes the consumers crash.
 const CRASHES_FORGIVEN: u32 = 3;
 
-/// Promotes up to `limit` due jobs. Each due topic gets an equal share, so that a topic with very many due jobs does not
-/// delay the others. What these leave over goes to the topics with more due jobs; the earliest due time comes first.
-/// Jobs of the topics in `spread` that were not promoted because of an outage get a later due time instead.
+/// Promotes up to `limit` due jobs. Each due topic gets an equal share, so that a topic with very many due jobs does
+/// not delay the others. If a topic has fewer due jobs than its share, other topics with more due jobs use the rest of
+/// this share. Among these, the topic with the earliest due time comes first. Jobs of the topics in `spread` that were
+/// not promoted because of an outage get a later due time instead.
 pub(super) fn promote(
     w: &mut WriteTransaction<'_>,
     limit: usize,
@@ -33,7 +34,8 @@ pub(super) fn promote(
             .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
             .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?;
     if due.len() > limit {
-        // Half of the topics have waited longest. The other half have no backlog, because they became due last.
+        // There are more topics than jobs to promote. So one half of the step is for the topics that have waited
+        // longest. The other half is for the topics that became due last, because these topics have no backlog.
         due.drain(limit / 2..due.len() - limit.div_ceil(2));
     }
     let share = limit / due.len().max(1);
@@ -64,7 +66,7 @@ pub(super) fn promote(
     Ok((result, spread_jobs.into_iter().collect()))
 }
 
-/// Promotes up to `limit` due jobs of one topic. Returns how many there were.
+/// Promotes up to `limit` due jobs of one topic. Returns how many it promoted.
 fn promote_topic(w: &mut WriteTransaction<'_>, tid: i64, limit: usize) -> rusqlite::Result<usize> {
     let now_ms = w.now_ms();
     let moved =
@@ -160,8 +162,8 @@ pub(super) fn settle(w: &mut WriteTransaction<'_>, settlement: &Settlement) -> r
         .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
-        // `Extend` does nothing here, because it would make the replacement wait. `Name` does nothing here, either. Any
-        // other outcome only ends the lease. The outcome itself is not recorded.
+        // The job was replaced while it was leased. `Extend` does nothing here, because it would make the replacement
+        // wait. `Name` does nothing here, either. Any other outcome only ends the lease. The outcome is not recorded.
         if !matches!(settlement.outcome, Outcome::Extend(_) | Outcome::Name(_)) {
             end(w, &held, w.place(Due::At(due_ms)))?;
         }
@@ -231,8 +233,8 @@ fn end(w: &mut WriteTransaction<'_>, held: &LeasedRow, (state, at_ms): (State, i
     Ok(())
 }
 
-/// Returns where a job goes after an attempt that counts and was lost: it is ready again, or dead if its attempts are
-/// used up.
+/// Returns the next state of a job after an attempt that counts, but has no result because the consumer died or the
+/// lease expired. The job is ready again, or dead if its attempts are used up.
 fn after_loss(w: &mut WriteTransaction<'_>, held: &LeasedRow) -> rusqlite::Result<(State, i64)> {
     if held.attempts < held.limit {
         return Ok((State::Ready, held.due_ms));
@@ -310,7 +312,7 @@ pub(super) fn expire(w: &mut WriteTransaction<'_>, limit: usize) -> rusqlite::Re
     Ok(PromotionResult { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
-/// Returns the recorded attempts of a job, and after them the attempt that was lost.
+/// Returns the recorded attempts of a job, and after them the present attempt, which ended with `error`.
 fn lost(w: &WriteTransaction<'_>, held: &mut LeasedRow, error: &str) -> String {
     let attempt = Attempt {
         number: held.attempts,

@@ -6,8 +6,8 @@
 //! 1. The transaction that deletes uses `secure_delete = on`, which overwrites pages that become free, too. It also
 //!    counts the erasure in `shard.erasures`.
 //! 2. The timer's maintenance gives all free pages back, because a free page may still have a text of the job from
-//!    before the job ended. Then it copies the log into the file, and empties the log. It notes in `shard.erased` which
-//!    erasures are finished.
+//!    before the job ended. Then the maintenance copies the log into the file, and empties the log. At the end it notes
+//!    in `shard.erased` which erasures are finished.
 //!
 //! A crash between any two steps leaves `erased` smaller than `erasures`, so the next maintenance continues.
 
@@ -22,8 +22,8 @@ use super::free_pages::{PAUSE, free_page_bytes, give_back};
 use super::write::WriteTransaction;
 use crate::Result;
 
-/// The pause before the next try if a reader, for example a backup, still needs SQLite's log (WAL). The log cannot be
-/// emptied until the reader has ended.
+/// The pause before the next try if a reader, for example a backup, still needs SQLite's log (WAL). The log can be
+/// emptied only after the reader has ended.
 const READER: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
@@ -48,8 +48,8 @@ impl SqliteStore {
         self.db.pragma_update_and_check(None, "secure_delete", mode, |_| Ok(())).map_err(refused)
     }
 
-    /// Does a short step of the erasures that are not finished. Returns when to call this again. None: all erasures are
-    /// finished.
+    /// Does a short step of the erasures that are not finished. Returns the time until the next call. None: all
+    /// erasures are finished.
     pub(super) fn finish_erasures(&mut self) -> Result<Option<Duration>> {
         let sql = "SELECT erasures, erased FROM shard";
         let (erasures, erased): (i64, i64) =
@@ -66,8 +66,8 @@ impl SqliteStore {
         if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, CheckpointMode::Emptied)? {
             return Ok(Some(READER));
         }
-        // Erasures that began in the meantime are counted in the file, but not in `erasures` here. The next call does
-        // them.
+        // Erasures that began in the meantime are counted in the file, but not in `erasures` here. The next call
+        // finishes them.
         self.write(CommitDurability::Normal, |w| w.db.execute("UPDATE shard SET erased = ?1", [erasures]))?;
         Ok(Some(Duration::ZERO))
     }

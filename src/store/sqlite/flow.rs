@@ -105,7 +105,8 @@ pub(super) fn open(w: &mut WriteTransaction<'_>, opening: &CircuitOpening) -> ru
     let reason = match &known {
         None if again => return Ok(false),
         None => &opening.reason,
-        // Several processes may see the failure at the same time. While a probe is under way, its result decides.
+        // Several processes may see the same failure, and each may ask to open the circuit. The first of these calls
+        // opens it. While a probe is in flight, only the result of the probe may open the circuit again.
         Some((until_ms, _, opens, _)) if *until_ms > now_ms && *opens >= opening.opens => return Ok(false),
         Some((_, probe_ms, ..)) if opening.opens == 1 && *probe_ms > now_ms && !again => return Ok(false),
         Some((.., reason)) if again => reason,
@@ -145,10 +146,10 @@ pub(super) fn circuits(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<Cir
 /// The topics that are not paused and have ready jobs, as a lease finds them.
 #[derive(Debug, Default)]
 pub(super) struct ReadyTopics {
-    /// The topics whose jobs may be leased, with the number of ready jobs. If the circuit lets only one job through,
-    /// the number is 1, and the last value is how often the circuit was opened.
+    /// The topics with jobs that may be leased, with the number of ready jobs. If the circuit lets only one job
+    /// through, the number is 1, and the last value is how often the circuit was opened in a row.
     pub topics: Vec<(TopicName, u64, Option<u32>)>,
-    /// The topics whose jobs may not be leased, and for how long.
+    /// The topics with jobs that may not be leased because of the circuit, and for how long.
     pub waiting: CircuitWaits,
 }
 
@@ -173,8 +174,7 @@ impl ReadyTopics {
         Ok(found)
     }
 
-    /// Returns the topics whose jobs may still be leased, with the number of these jobs. Also returns the topics that
-    /// wait.
+    /// Returns the topics with jobs that may still be leased, with the number of these jobs. Also returns `waiting`.
     pub(super) fn left(self) -> (ReadyCounts, CircuitWaits) {
         let left = self.topics.into_iter().filter(|(_, ready, _)| *ready > 0);
         (left.map(|(topic, ready, _)| (topic, ready)).collect(), self.waiting)

@@ -3,7 +3,7 @@
 //! only cause more writes.
 //!
 //! A file can give pages back if it was made with `auto_vacuum = incremental`, as all new files are. In an older file,
-//! free pages are only used again. `dq backup` and `dq restore` make a new file of it.
+//! free pages are only used again. To turn an older file into a new file, use `dq backup` and `dq restore`.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ const KEPT: i64 = 1000;
 /// How long pages must have been free before they are given back.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// How long a step may take. Writers wait meanwhile.
+/// How long a step may take. Writers wait during the step.
 const STEP: Duration = Duration::from_millis(2);
 
-/// The pause between two steps, in which the writers have their turn.
+/// The pause between two steps, so that writers can write.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Decides when pages are given back. It gets the number of free pages and the time, and is pure.
@@ -35,7 +35,7 @@ pub(super) enum FreePages {
     Few,
     /// There have been many free pages since this time. `least`: the smallest number of free pages since then.
     Many { since: Instant, least: i64 },
-    /// Pages are being given back. `left`: how many more.
+    /// Pages are being given back. `left`: how many pages are still to be given back.
     Giving { left: i64 },
 }
 
@@ -84,14 +84,15 @@ impl FreePages {
     /// Notes that pages were given back.
     fn note_given_back(&mut self, pages: i64) {
         if let FreePages::Giving { left } = self {
-            // A step that could do nothing ends the work.
+            // If a step gives no page back, the work ends.
             *left = if pages > 0 { *left - pages } else { 0 };
         }
     }
 }
 
 impl SqliteStore {
-    /// Gives some free pages back if there are many. Returns when to call this again.
+    /// Gives some free pages back if there are many. Returns the time until the next call. None: there is nothing to do
+    /// before the next ring.
     pub(super) fn give_pages_back(&mut self) -> Result<Option<Duration>> {
         if !self.gives_pages_back {
             return Ok(None);
@@ -107,7 +108,7 @@ impl SqliteStore {
             }
             FreePagesAction::Shrink => {
                 carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, CheckpointMode::Reused)?;
-                // More pages may have become free meanwhile.
+                // In the meantime, more pages may have become free.
                 Ok(Some(PAUSE))
             }
         }
@@ -151,7 +152,7 @@ mod tests {
         let at = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(pages.step(KEPT, at(0)), FreePagesAction::Nothing);
         assert_eq!(pages.step(KEPT + 900, at(0)), FreePagesAction::Wait(SETTLED));
-        // A bell rings meanwhile, and jobs need some of the pages.
+        // A bell rings during the wait, and jobs need some of the pages.
         assert_eq!(pages.step(KEPT + 300, at(4)), FreePagesAction::Wait(Duration::from_secs(6)));
         assert_eq!(pages.step(KEPT + 800, at(10)), FreePagesAction::Give(300));
         pages.note_given_back(200);

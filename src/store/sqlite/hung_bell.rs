@@ -1,8 +1,8 @@
 //! The listening side of a bell: a socket in `run_dir/bells`. To hang a bell means to bind this socket to its file. If
 //! somebody removes the file, the bell is hung again.
 //!
-//! The kernel reports when the socket's file is removed or replaced, or its folder is moved. So a bell that nobody
-//! removes costs nothing. If a bell cannot be hung again, the process tries again once a second.
+//! The kernel reports when the socket's file is removed or replaced, or its folder is moved. So the process does not
+//! have to check the file regularly. If a bell cannot be hung again, the process tries again once a second.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct SocketBell {
     path: PathBuf,
-    /// All that wakes the process.
+    /// Wakes the process after a ring, a change of the socket's file, or an event of `clock`.
     wakes: Epoll,
     /// The timer for the next try to hang the bell again.
     clock: TimerFd,
@@ -70,8 +70,8 @@ impl SocketBell {
         self.hung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs the bell again if its file is not there any more. Returns whether the bell was hung again. If so, rings in
-    /// the meantime were lost.
+    /// Hangs the bell again if its file is not there any more. Returns whether the bell was hung again. If it was,
+    /// rings may have been lost in the meantime.
     fn rehang(&self, hung: &mut SocketBellState) -> io::Result<bool> {
         let is_due = self.take_clock_event()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {

@@ -66,8 +66,9 @@ fn may_lease(w: &WriteTransaction<'_>, tid: i64, want: &LeaseRequest) -> rusqlit
     Ok(usize::try_from(i64::from(most) - leased).unwrap_or(0))
 }
 
-/// Returns how many of the next ready jobs of a topic may be leased: at most `most`, and at most `bytes` bytes of bodies.
-/// The first job may be longer. Also returns how many bytes these bodies have.
+/// Returns how many of the next ready jobs of a topic may be leased: at most `most`, and at most `bytes` bytes of
+/// bodies. The first job may be leased even if its body is longer. Also returns how many bytes the bodies have
+/// together.
 fn fitting(
     w: &WriteTransaction<'_>,
     tid: i64,
@@ -127,7 +128,7 @@ fn leased_row(
     })
 }
 
-/// Leases one delayed or ready job. A job that is held back stays as it is.
+/// Leases one delayed or ready job. A job that is held back is not leased.
 pub(super) fn lease_job(
     w: &mut WriteTransaction<'_>,
     key: &JobKey,
@@ -144,7 +145,7 @@ pub(super) fn lease_job(
     let Some((seq, state)): Option<(i64, i64)> = found else { return Ok(None) };
     let (now_ms, deadline_ms) = (w.now_ms(), Due::In(hold).resolve(w.now_ns));
     if state == State::Delayed as i64 {
-        // The job is due now. So it is ready if the lease is handed back.
+        // The due time becomes the present time. So the job is ready, and not delayed, if the lease is handed back.
         let sql = "UPDATE job SET due_ms = ?2 WHERE seq = ?1";
         w.db.prepare_cached(sql)?.execute(params![seq, now_ms])?;
     }

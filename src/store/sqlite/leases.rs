@@ -1,4 +1,4 @@
-//! The traits for the steps to delivery: leases, settlements, promotion. Each method runs transactions of `deliver`.
+//! The traits for leases, settlements and promotion. Each method runs transactions of `deliver` or `lease_rows`.
 
 use super::chunks::More;
 use super::commit::CommitDurability;
@@ -68,8 +68,8 @@ impl Settlements for SqliteStore {
         });
         match exchanged {
             Ok((settled, leased)) => (settled.into_iter().map(Ok).collect(), Ok(leased)),
-            // Nothing was done. An error that prevents leases must not prevent settlements, so the two are tried
-            // separately.
+            // Nothing was changed. An error that prevents leases must not prevent settlements. So settlements and
+            // leases are now tried in two separate transactions.
             Err(StoreError::Unavailable(_) | StoreError::Damaged(_)) => {
                 exchange_apart(self, settlements, wanted, limit, owner)
             }

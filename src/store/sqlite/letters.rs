@@ -24,7 +24,7 @@ impl SqliteStore {
         pace: RedrivePace,
     ) -> Result<usize> {
         // Each named dead letter is tried only once. A redriven job may end soon, and its id may have another dead
-        // letter. A second step with the same names would redrive that one too.
+        // letter. A second step with the same names would also redrive that other dead letter.
         let parts: Vec<DeadLetterSelection> = match which {
             DeadLetterSelection::All => vec![DeadLetterSelection::All],
             DeadLetterSelection::Ids(ids) => {
@@ -66,7 +66,7 @@ pub(super) struct Redriven {
 
 /// Makes up to `limit` dead letters ready, or delayed as the pace says, with their attempts reset. If dead letters are
 /// named, only the first `limit` of these names are used. A dead letter stays if a live job has its id. `done`: how
-/// many dead letters were redriven before, by the same pace.
+/// many dead letters the earlier steps of this redrive have redriven. The pace continues after these dead letters.
 pub(super) fn redrive(
     w: &mut WriteTransaction<'_>,
     topic: &TopicName,

@@ -6,7 +6,8 @@
 //! So after a power cut, a delivery may be repeated, but none is lost. Only the maintenance of the store (by the timer,
 //! an import or an export) and a restore make checkpoints.
 //!
-//! No code may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
+//! No code may open or close the file outside SQLite: if a process closes any descriptor of the file, it loses all its
+//! POSIX locks on the file.
 
 mod bell;
 mod browse;
@@ -73,7 +74,8 @@ use model::ticket::TicketSecret;
 /// The maximum number of jobs that a transaction changes. This limit keeps transactions short.
 const CHUNK: usize = 256;
 
-/// Each time the log grows by this number of pages (of 4 kB), the timer is rung to copy the log into the file.
+/// Each time the log grows by this number of pages (of 4 kB), the bell of the timer is rung, and the timer copies the
+/// log into the file.
 const LOG_PAGES: i32 = 1000;
 
 /// A handle to the embedded store.
@@ -125,8 +127,8 @@ impl SqliteStore {
     pub fn open_marked(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
         if let Some(used) = used_file(run_dir).map_err(io)? {
-            // This check comes before any file is made. A file that was moved away may be moved back later, together
-            // with the files beside it. New files must not be in their places.
+            // This check comes before any file is made. A store that was moved away may be moved back later, together
+            // with the files beside it. New files must not be in the places of these files.
             match file_at(path) {
                 Ok(file) if file == used => {}
                 other => return Err(other_file(path, other)),
@@ -151,7 +153,7 @@ impl SqliteStore {
         // the log is being written.
         let before = taken.note().map_err(io)?;
         taken.set(LogNote::Writing).map_err(io)?;
-        // An empty file has no pages yet. Its size is read without opening it.
+        // An empty file has no pages yet. The size of the file is read without opening the file.
         let is_new = std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
         let db = connect(path, is_new, &log_pages).map_err(|e| match e {
             StoreError::Damaged(why) => StoreError::Damaged(format!("{}: {why}", path.display())),
@@ -206,9 +208,10 @@ impl SqliteStore {
         carry_over_all(&self.db)
     }
 
-    /// Returns the identity that the file got when it was restored from a backup. None: it was not restored, or there
-    /// is no file. An import notes at its source which store it filled, and the note contains this identity. Notes from
-    /// before the restore may be wrong.
+    /// Returns the identity that the file got when it was restored from a backup. None: the file was not restored, or
+    /// there is no file. An import notes at its source which store it filled, and the note contains this identity. So a
+    /// note from before a restore names another identity. Such a note is not valid any more, because the restored file
+    /// may not have the imported jobs.
     pub fn restored_as(path: &Path) -> Result<Option<i32>> {
         if !path.exists() {
             return Ok(None);
@@ -220,7 +223,8 @@ impl SqliteStore {
         Ok(Some(read().map_err(refused)?).filter(|identity| *identity != 0))
     }
 
-    /// Checks that the file is still the one that was opened. (Changes to a file that was removed would be lost.)
+    /// Checks that the file at the path is still the file that was opened. (Changes to a file that was removed would be
+    /// lost.)
     fn check_file(&self) -> Result<()> {
         match file_at(&self.path) {
             Ok(file) if file == self.file => Ok(()),

@@ -1,5 +1,5 @@
-//! The outbox of the embedded store. Jobs and entries are in one file, so one transaction adds what follows and removes
-//! the entries.
+//! The outbox of the embedded store. Jobs and entries are in one file, so one transaction adds the jobs that follow and
+//! removes the entries.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const STEP: usize = 64;
 const COLUMNS: &str = "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, number, topic, id, place, follower";
 
 impl WriteTransaction<'_> {
-    /// Writes what follows a job that ends now.
+    /// Writes the entries for the jobs and the event that follow a job that ends now.
     pub(super) fn write_outbox(
         &mut self,
         tid: i64,
@@ -85,7 +85,8 @@ fn entry(r: &Row<'_>, now_ms: i64) -> rusqlite::Result<OutboxEntry> {
     Ok(OutboxEntry { key, stamp_us, ago, what })
 }
 
-/// Sends the first entries. Returns the topics of the jobs that were added, and whether there may be more.
+/// Adds the jobs that follow from the first entries, and removes these entries. Returns the topics of the added jobs,
+/// and whether there may be more entries.
 fn send(w: &mut WriteTransaction<'_>, make: FollowerMaker<'_>) -> rusqlite::Result<(Vec<TopicName>, bool)> {
     let now_ms = w.now_ms();
     let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY number LIMIT ?1");

@@ -1,11 +1,11 @@
-//! What a transaction of the embedded store knows of the records that it writes, and what a handle knows of the bytes
-//! of all records.
+//! What a transaction of the embedded store knows about the records that it writes, and what a handle knows about the
+//! bytes of all records.
 
 use std::collections::BTreeMap;
 
 use model::record::RecordKeeping;
 
-/// What a transaction knows of the records of a topic.
+/// What a transaction knows about the records of a topic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingTopicRecords {
     pub keeping: RecordKeeping,
@@ -14,7 +14,7 @@ pub(super) struct PendingTopicRecords {
     pub last_order_ms: i64,
     /// How many records there were before the transaction.
     pub there: i64,
-    /// How many records the transaction has written, and how many bytes these have.
+    /// How many records the transaction has written, and how many bytes these records have.
     pub written: (i64, i64),
 }
 
@@ -22,7 +22,7 @@ pub(super) struct PendingTopicRecords {
 #[derive(Debug, Default)]
 pub(super) struct PendingRecords(pub BTreeMap<i64, PendingTopicRecords>);
 
-/// What a handle knows of the bytes of all topics' records, and of their limit.
+/// What a handle knows about the bytes of the records of all topics, and about their limit.
 ///
 /// The sum over the topics is not computed in each transaction. A handle computes the sum again when it has written an
 /// eighth of the bytes that were free at the last sum. So with up to eight handles, the records exceed their limit only

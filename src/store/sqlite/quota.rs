@@ -1,4 +1,5 @@
-//! The limits that apply to an add or a change. They are checked in the same transaction, so they are exact.
+//! The limits that apply to an add or a change. The transaction of the add or the change checks them, so they are
+//! exact.
 
 use rusqlite::{OptionalExtension, params};
 

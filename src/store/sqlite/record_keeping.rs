@@ -1,4 +1,4 @@
-//! What topics keep of their ended jobs: how it is stored, and the removal of records that are not kept any more.
+//! What topics keep of their ended jobs: stores these settings, and removes records that are not kept any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,8 +59,8 @@ pub(super) fn keep(
     Ok(())
 }
 
-/// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many, and the shortest time for
-/// which a topic that has records keeps them.
+/// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many it removed, and the
+/// shortest time for which a topic that has records keeps them.
 pub(super) fn trim(w: &mut WriteTransaction<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
     let topics: Vec<(i64, i64, RecordKeeping)> =
         w.db.prepare_cached(
@@ -74,7 +74,7 @@ pub(super) fn trim(w: &mut WriteTransaction<'_>) -> rusqlite::Result<(usize, Opt
         if *there > most {
             left -= w.remove_oldest(*tid, left.min(there - most))?.0 as i64;
         }
-        // The first row is the record of the job that ended first, unless the clock was set back.
+        // The first row is the record of the job that ended first. (This may be wrong if the clock was set back.)
         let before = w.now_ms().saturating_sub(keeping.age.as_millis() as i64);
         let oldest =
             "SELECT ended_ms FROM record WHERE rid > ?1 << 40 AND rid < (?1 + 1) << 40 ORDER BY rid LIMIT 1";
@@ -90,7 +90,7 @@ pub(super) fn trim(w: &mut WriteTransaction<'_>) -> rusqlite::Result<(usize, Opt
     if left > 0 {
         left -= w.keep_budget(left)? as i64;
     }
-    // Only an earlier release reads this sum.
+    // Only earlier releases read this sum.
     let sum = "SELECT coalesce(sum(record_bytes), 0) FROM topic";
     w.db.execute(&format!("UPDATE shard SET record_bytes = ({sum}) WHERE record_bytes <> ({sum})"), [])?;
     Ok(((CHUNK as i64 - left) as usize, shortest))

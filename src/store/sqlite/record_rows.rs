@@ -71,7 +71,7 @@ pub(super) fn list(
 }
 
 /// Returns the row of the record of this id that has this `order_ms`. Without an id, or if the record is gone, returns
-/// the first row that has this `order_ms` or a later one.
+/// the first row that has this `order_ms` or a later one. None: there is no such row.
 pub(super) fn row_after(
     db: &Connection,
     tid: i64,

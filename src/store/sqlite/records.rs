@@ -22,8 +22,8 @@ use model::follow::Then;
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
-/// How many surplus records a transaction removes for each record that it writes. The number is greater than one, so
-/// that the records reach a limit that was lowered.
+/// How many surplus records a transaction removes for each record that it writes. The number is greater than one. So if
+/// a limit is lowered, the number of records falls until it reaches the new limit.
 const SURPLUS: i64 = 2;
 
 /// The SQL expression for the bytes of a row of `record`. `ROW_BYTES` is the part for the columns that are not texts.
@@ -35,8 +35,8 @@ pub(super) const ROW_BYTES: i64 = 64;
 /// The bytes that a job needs beside its id and its body. They include the entries of the job in the indexes.
 const JOB_ROOM: usize = 200;
 
-/// The smallest number of records that are removed when room is needed. (A page is free when all of its records are
-/// gone.)
+/// The smallest number of records that are removed when room is needed. (A page becomes free only when all of its
+/// records are gone.)
 const ROOM_RECORDS: i64 = 16;
 
 /// How many transactions may remove records for one batch of adds.
@@ -50,9 +50,9 @@ pub(super) struct EndedRow {
     pub log: Option<String>,
     /// The body, if the topic keeps it.
     pub body: Option<String>,
-    /// The headers. If the body is not kept, only the tags and the links.
+    /// The headers. If the body is not kept: only the tags, and the links to the jobs before and after it.
     pub headers: Option<String>,
-    /// What follows the job.
+    /// The jobs that follow the job.
     pub then: Then,
     /// The bytes of the job.
     pub job_bytes: i64,
@@ -71,8 +71,8 @@ macro_rules! ended_columns {
 }
 pub(super) use ended_columns;
 
-/// Returns the largest size, in bytes, of a body that is kept together with its headers. 0: no body is kept. (No body
-/// is empty.)
+/// Returns the largest size, in bytes, of a body that is kept together with its headers. 0: no body is kept, because a
+/// body has at least one byte.
 pub(super) fn body_max(keeping: &RecordKeeping) -> i64 {
     if keeping.with_body { RECORD_BODY_MAX as i64 } else { 0 }
 }
@@ -98,7 +98,7 @@ pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
 }
 
 impl WriteTransaction<'_> {
-    /// Returns what is known of the records of a topic.
+    /// Returns what the transaction knows about the records of a topic. The first call for a topic reads its row.
     fn records_of(&mut self, tid: i64) -> rusqlite::Result<&mut PendingTopicRecords> {
         let known = match self.records.0.entry(tid) {
             Entry::Occupied(known) => return Ok(known.into_mut()),
@@ -118,7 +118,8 @@ impl WriteTransaction<'_> {
         Ok(self.records_of(tid)?.keeping)
     }
 
-    /// Writes the record of a job that ends now, if its topic keeps records. The row of the job is still there.
+    /// Writes the record of a job that ends now, if its topic keeps records. Must be called before the row of the job
+    /// is deleted.
     pub(super) fn record(
         &mut self,
         (tid, seq): (i64, i64),
@@ -156,8 +157,8 @@ impl WriteTransaction<'_> {
         self.record_row(tid, id, ending, row, note.as_ref())
     }
 
-    /// Writes the record of a job whose row is known, if its topic keeps records. Also writes to the outbox what
-    /// follows the job. `attempt`: an attempt that is not in the row yet.
+    /// Writes the record of a job from the values of its row, if its topic keeps records. Also writes the entries of
+    /// the outbox for the jobs and the event that follow. `attempt`: an attempt that is not in the row yet.
     pub(super) fn record_row(
         &mut self,
         tid: i64,
@@ -251,7 +252,7 @@ impl WriteTransaction<'_> {
         }
     }
 
-    /// Removes the oldest records of a topic. Returns how many, and their bytes.
+    /// Removes the oldest records of a topic. Returns how many it removed, and their bytes.
     pub(super) fn remove_oldest(&self, tid: i64, limit: i64) -> rusqlite::Result<(usize, i64)> {
         self.remove_records(IN_TOPIC, "1", params![tid, limit, 0])
     }
@@ -287,14 +288,14 @@ impl WriteTransaction<'_> {
     }
 
     /// Removes the oldest records of the topic that has the most bytes: about `needed` bytes of them, but never more
-    /// than [`CHUNK`] records. Returns how many.
+    /// than [`CHUNK`] records. Returns how many it removed.
     pub(super) fn make_room(&self, needed: i64) -> rusqlite::Result<usize> {
         let Some((tid, size)) = largest(self.db)? else { return Ok(0) };
         Ok(self.remove_oldest(tid, (needed / size + 1).clamp(ROOM_RECORDS, CHUNK as i64))?.0)
     }
 }
 
-/// Returns the topic whose records have the most bytes, and about how many bytes one of these records has.
+/// Returns the topic that has the most bytes of records, and about how many bytes one of these records has.
 fn largest(db: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
     db.prepare_cached(
         "SELECT tid, max(record_bytes / records, 1) FROM topic WHERE records > 0 ORDER BY record_bytes DESC LIMIT 1",

@@ -65,7 +65,8 @@ pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<Topic
 }
 
 /// Returns the headers of a job as the text of their column. The text begins with the stamp of the job to which the
-/// headers belong. The reason: when the previous release replaces a job, it leaves the old headers in the row.
+/// headers belong. The stamp is needed because the previous release leaves the old headers in the row when it replaces
+/// a job.
 pub(super) fn headers_text(headers: &Headers, stamp_us: i64) -> Option<String> {
     (!headers.is_empty()).then(|| format!("{stamp_us} {}", headers.to_text()))
 }
@@ -76,7 +77,7 @@ pub(super) fn headers(row: &Row<'_>, column: usize, stamp_us: i64) -> rusqlite::
     Ok(own.map_or_else(Headers::default, |(_, text)| Headers::trusted(text)))
 }
 
-/// Returns the kept attempts. If they cannot be read, they are dropped, so that they do not block a delivery.
+/// Returns the kept attempts. If the text cannot be read, returns none, so that the text does not block a delivery.
 pub(super) fn attempts_log(json: Option<String>) -> Vec<Attempt> {
     json.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }

@@ -1,5 +1,6 @@
-//! Takes over the jobs of another store. Records come in any order, but their rows must be in the order in which the
-//! jobs ended. So they are collected in a table of their own, and get their rows at the end.
+//! Takes over the jobs of another store. The records arrive in any order, but their rows must be in the order in which
+//! the jobs ended. So the records are first collected in a separate table. At the end, they get their rows in the table
+//! `record`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

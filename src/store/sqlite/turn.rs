@@ -1,10 +1,10 @@
 //! The writers' turn: processes that write to one SQLite file queue on two file locks before `BEGIN IMMEDIATE`.
 //!
-//! SQLite's own `busy_timeout` polls with growing pauses, so that a process that writes without a break starves the
-//! others. With one blocking lock, the others starve too: the process that releases the lock takes it again before a
-//! waiting process has woken. So there is a gate before the lock. The process that waits for the lock holds the gate,
-//! so the process that released the lock must wait at the gate. `cargo bench --bench embedded_store` compares SQLite's
-//! `busy_timeout`, one lock, and a lock with a gate.
+//! SQLite's own `busy_timeout` polls with growing pauses. So a process that writes without a break keeps the other
+//! processes waiting. With one blocking lock, the other processes also have to wait: the process that releases the lock
+//! takes it again before a waiting process has woken. So there is a gate before the lock. The process that waits for
+//! the lock holds the gate, so the process that released the lock must wait at the gate.
+//! `cargo bench --bench embedded_store` compares SQLite's `busy_timeout`, one lock, and a lock with a gate.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use model::settings::files::{GATE, TURN, beside};
 
-/// One handle's place in the queue. The files lie beside the database, and are never opened as a database.
+/// Two open files: the lock of one file is the gate, and the lock of the other file is the turn. The files lie beside
+/// the database, and are never opened as a database.
 #[derive(Debug)]
 pub(crate) struct Turn {
     gate: File,
@@ -31,7 +32,7 @@ pub(super) enum LogNote {
     Failed,
 }
 
-/// The turn, which is held until this is dropped. If the process dies, the kernel releases it.
+/// The turn, which is held until this guard is dropped. If the process dies, the kernel releases the turn.
 #[derive(Debug)]
 pub(crate) struct TurnGuard<'a>(&'a Turn);
 
@@ -48,7 +49,7 @@ impl Turn {
         Ok(Turn { gate: open(GATE)?, lock: open(TURN)? })
     }
 
-    /// Returns what is noted about the log. Another process may have the turn meanwhile.
+    /// Returns what is noted about the log. This also works while another process has the turn.
     pub(super) fn note(&self) -> io::Result<LogNote> {
         Ok(match self.byte()? {
             0 => LogNote::None,
@@ -57,8 +58,8 @@ impl Turn {
         })
     }
 
-    /// Returns the first byte of the turn's file. This also works while another process has the turn. 0: nobody has set
-    /// it.
+    /// Returns the first byte of the turn's file. This also works while another process has the turn. 0 is the value of
+    /// a byte that was never set.
     pub(crate) fn byte(&self) -> io::Result<u8> {
         let mut byte = [0];
         self.lock.read_at(&mut byte, 0)?;
@@ -74,9 +75,9 @@ impl Turn {
     }
 }
 
-/// The turn of a store. While a process has the turn, no other process opens the store or writes to it, because each
-/// process does so only in its own turn. A process has the turn while it replaces the store's file. The kernel releases
-/// the turn when this is dropped.
+/// The turn of a store, for a process that replaces the store's file. While a process has the turn, no other process
+/// opens the store or writes to it, because a process opens the store and writes to it only in its own turn. The kernel
+/// releases the turn when this value is dropped.
 #[derive(Debug)]
 pub struct HeldTurn {
     turn: Turn,
@@ -92,7 +93,7 @@ impl HeldTurn {
     }
 
     /// Notes on the disk that the file is being replaced. If this process dies before the end, a person must repair the
-    /// files. Until then, no process opens the store, and no process makes a new store in its place.
+    /// files. Until then, no process opens the store, and no process makes a new store at this path.
     pub fn begin_replacement(&self) -> io::Result<()> {
         let note = replacement_note(&self.database);
         let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
@@ -104,8 +105,8 @@ impl HeldTurn {
         is_noted
     }
 
-    /// Removes the note from the disk, because the new file is in place. Forgets what is noted about the log, because that
-    /// log belongs to the old file.
+    /// Removes the note from the disk, because the new file is in place. Also resets the note about the log, because
+    /// the old log belongs to the old file.
     pub fn end_replacement(&self) -> io::Result<()> {
         self.turn.lock.write_all_at(&[LogNote::None as u8], 0)?;
         let note = replacement_note(&self.database);
@@ -113,7 +114,7 @@ impl HeldTurn {
         sync_folder_of(&note)
     }
 
-    /// Notes that the old file is in its place: it was never moved, or it is back.
+    /// Removes the note, because the old file is in its place: it was never moved, or it was moved back.
     pub fn give_up_replacement(&self) -> io::Result<()> {
         std::fs::remove_file(replacement_note(&self.database))
     }
@@ -128,7 +129,7 @@ fn replacement_note(database: &Path) -> PathBuf {
     beside(database, "-replacing")
 }
 
-/// Returns why nobody may open a store now, if a replacement of its file has not ended.
+/// Returns why nobody may open a store now, if a replacement of its file has not ended. None: the store may be opened.
 pub fn unfinished_replacement(database: &Path) -> Option<String> {
     let note = replacement_note(database);
     note.exists().then(|| {
@@ -156,7 +157,7 @@ impl TurnGuard<'_> {
     }
 
     /// Changes the note. The note is for all processes of the host. The note does not have to be on the disk: if the
-    /// machine loses its memory, the log's pages in memory are lost as well, so the note would not help.
+    /// machine loses its memory, it also loses the log's pages in memory. Then nobody could repair the log with them.
     pub(super) fn set(&self, note: LogNote) -> io::Result<()> {
         self.set_byte(note as u8)
     }

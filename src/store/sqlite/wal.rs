@@ -6,8 +6,8 @@
 //! So a process writes a note in the turn's file before it writes to the log. It removes the note when the write has
 //! succeeded. If there was an error or the process was killed, the next process that has the turn finds the note. That
 //! process first writes the whole log again and syncs it, because the pages in memory are still right. (A checkpoint is
-//! not enough. It changes the database file, but the old log stays until SQLite begins a new one. After a power cut,
-//! the rest of the old log would overwrite the changed file.)
+//! not enough. It changes the database file, but the old log stays until SQLite begins a new log. After a power cut,
+//! SQLite would read the incomplete old log, and overwrite the changed file with its pages.)
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
@@ -32,7 +32,7 @@ const STEP: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
-    /// When the last repair failed, and why.
+    /// When the last repair failed, and why. None: it did not fail.
     failed: Option<(Instant, String)>,
 }
 
@@ -151,7 +151,7 @@ fn rewrite(path: &Path) -> io::Result<u64> {
 
 /// Returns whether something that was written may be missing on the disk.
 fn is_disk_error(error: &rusqlite::Error) -> bool {
-    // The file of shared memory could not grow: the disk is full, and nothing was written.
+    // The disk is full, and the file of shared memory could not grow. In this case no write to the log has failed.
     let is_room =
         error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
     error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) && !is_room

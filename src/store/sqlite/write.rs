@@ -1,5 +1,5 @@
-//! A write transaction. It counts what it changes. When it ends, it writes the counts and the next due times, and
-//! decides which bells to ring.
+//! A write transaction. The transaction counts what it changes. At its end, it writes the counts and the next due
+//! times, and decides which bells to ring.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,7 +32,7 @@ pub(super) struct WriteTransaction<'c> {
     pub db: &'c Connection,
     /// The shard's clock when the transaction began, Unix nanoseconds.
     pub now_ns: i128,
-    /// The topics known before the transaction.
+    /// The topics that the handle knew before the transaction.
     known: &'c TopicRowIds,
     /// The topics that this transaction has looked up for the first time. These topics become known when the
     /// transaction is committed.
@@ -46,7 +46,7 @@ pub(super) struct WriteTransaction<'c> {
     pub dead_topics: Vec<TopicName>,
     /// The records that this transaction has written.
     pub records: PendingRecords,
-    /// What the handle knows of the bytes of all records. It is kept when the transaction is committed.
+    /// What the handle knows about the bytes of all records. After the commit, the handle keeps the new value.
     pub record_budget: RecordBudget,
 }
 
@@ -88,14 +88,14 @@ impl<'c> WriteTransaction<'c> {
         (self.now_ns / 1_000_000) as i64
     }
 
-    /// Returns the state and the moment of a job with that due time. The job is ready if it is due now.
+    /// Returns the state and the `at_ms` of a job with that due time. The job is ready if it is due now.
     pub(super) fn place(&self, due: Due) -> (State, i64) {
         let now_ms = self.now_ms();
         let at_ms = if due == Due::In(Duration::ZERO) { now_ms } else { due.resolve(self.now_ns) };
         (if at_ms <= now_ms { State::Ready } else { State::Delayed }, at_ms)
     }
 
-    /// Returns the state and the moment of a job that a client adds or changes. A due time in the past means now. So
+    /// Returns the state and the `at_ms` of a job that a client adds or changes. A due time in the past means now. So
     /// the lateness and the age of the oldest ready job count from the add or the change, and not from the past due
     /// time.
     pub(super) fn place_from_now(&self, due: Due) -> (State, i64) {
@@ -144,12 +144,12 @@ impl<'c> WriteTransaction<'c> {
         self.deltas.entry(tid).or_default().bytes += bytes;
     }
 
-    /// Notes that a job was made (`from` is none), moved, or was removed (`to` is none).
+    /// Notes that a job was made (`from` is None), changed its state, or was removed (`to` is None).
     pub(super) fn moved(&mut self, tid: i64, from: Option<State>, to: Option<(State, i64)>) {
         self.moved_many(tid, from, to, 1);
     }
 
-    /// Notes that `count` jobs moved. For jobs that are delayed or leased now, `to` has the earliest of their moments.
+    /// Notes that `count` jobs changed their state. If they are delayed or leased now, `to` has their earliest `at_ms`.
     pub(super) fn moved_many(&mut self, tid: i64, from: Option<State>, to: Option<(State, i64)>, count: i64) {
         let delta = &mut self.deltas.entry(tid).or_default().jobs;
         if let Some(from) = from {
@@ -207,7 +207,7 @@ impl<'c> WriteTransaction<'c> {
         Ok(self.rings)
     }
 
-    /// Writes the counts, so that the same transaction finds the jobs that it has made ready.
+    /// Writes the counts. A later step of the same transaction then finds the jobs that the transaction has made ready.
     pub(super) fn write_counts(&mut self) -> rusqlite::Result<()> {
         let mut count = self.db.prepare_cached(
             "UPDATE topic SET delayed = delayed + ?2, ready = ready + ?3, leased = leased + ?4, dead = dead + ?5,

@@ -22,7 +22,7 @@ pub(super) enum PageMemory {
 
 // SAFETY: the memory is only accessed as atomics, from any thread, until the mapping is dropped.
 unsafe impl Send for PageMemory {}
-// SAFETY: as above.
+// SAFETY: for the same reason as `Send`.
 unsafe impl Sync for PageMemory {}
 
 impl PageMemory {

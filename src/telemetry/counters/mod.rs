@@ -4,8 +4,8 @@
 //!
 //! A page cannot be used if it is damaged or of another release. Such a page stays as it is, and a new page is made
 //! beside it. A page that the previous release writes is still read, so that no sum falls at an upgrade. If the disk is
-//! full or the folder cannot be made, a process counts in its own memory, which nobody reads. Apart from that, it works
-//! as usual.
+//! full or the folder cannot be made, a process counts in its own memory, which nobody reads. Apart from that, the
+//! process works as usual.
 
 mod mapping;
 
@@ -115,11 +115,11 @@ impl Counters {
 }
 
 impl CounterPage {
-    /// Returns whether the disk has room for another row. The file has holes: if the disk is full, writing to a hole
-    /// would stop the process.
+    /// Returns whether the disk has room for another row. The file has parts without disk space. If the disk is full
+    /// and a process writes to such a part, the kernel kills the process (SIGBUS).
     fn has_room(&self) -> bool {
         let Some(file) = &self.file else { return true };
-        // Other processes may claim rows between this moment and the claim.
+        // Other processes may claim rows between this moment and the claim. So the check includes additional rows.
         let needed = self.mapping.page().topics_used() + ROWS / 2;
         if self.room.load(Ordering::Relaxed) >= needed {
             return true;
@@ -181,7 +181,7 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
 /// The contents of a page at one moment.
 #[derive(Debug)]
 pub struct PageReading {
-    /// The page's own number.
+    /// The random number that identifies the page.
     pub number: u64,
     /// Its counts.
     pub totals: CounterTotals,
@@ -194,7 +194,7 @@ impl PageReading {
     }
 }
 
-/// Reads all pages of a `run_dir`, including those of slots that no longer exist.
+/// Reads all pages of a `run_dir`, including the pages of slots that no longer exist.
 pub fn read(run_dir: &Path) -> io::Result<Vec<PageReading>> {
     let mut readings = Vec::new();
     let entries = match std::fs::read_dir(folder(run_dir)) {

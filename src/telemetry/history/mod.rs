@@ -1,6 +1,6 @@
 //! The counts of the last minutes and hours, for charts. They are samples of the sums, in two ring buffers in a file of
-//! `run_dir`. The moment of a sample gives its place in the file. So a writer needs to know nothing about earlier
-//! writers, and a restart loses nothing. A reader takes the differences between samples.
+//! `run_dir`. The moment of a sample gives its place in the file. So a new process can continue without knowledge about
+//! the previous process, and a restart loses nothing. A reader takes the differences between samples.
 
 mod receivers;
 mod topics;
@@ -86,9 +86,9 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join(format!("history.{LAYOUT}"))
 }
 
-/// Removes the file of the first layout. It would never be read again.
+/// Removes the file of the first layout, because dq does not read it any more.
 fn remove_old_file(run_dir: &Path) {
-    // It may not exist. If it cannot be removed, it stays.
+    // The file may not exist. If the file cannot be removed, it stays.
     let _ = std::fs::remove_file(run_dir.join("history"));
 }
 
@@ -140,8 +140,8 @@ pub struct HistoryWriter {
 }
 
 impl HistoryWriter {
-    /// Writes a sample into each ring buffer whose next step has come. `totals` is called only if there is such a ring
-    /// buffer. If a sample cannot be written, it is left out, and the next one is written at the next step.
+    /// Writes a sample into each ring buffer for which a new step has begun. `totals` is called only if there is such a
+    /// ring buffer. If a sample cannot be written, it is left out. The next sample is written at the next step.
     pub fn record(
         &mut self,
         run_dir: &Path,
@@ -167,7 +167,7 @@ impl HistoryWriter {
         let bytes = SumsSample::new(now_ms, &totals).bytes();
         for (i, ring) in [SHORT, LONG].into_iter().enumerate().filter(|(i, _)| steps[*i] != before[*i]) {
             let place = (ring.begin + steps[i].rem_euclid(ring.count)) as u64 * SIZE as u64;
-            // The process before this one may have written the sample of this step.
+            // The previous process may have written the sample of this step already.
             let mut there = [0; SIZE];
             let is_written = before[i] == 0
                 && file.read_exact_at(&mut there, place).is_ok()

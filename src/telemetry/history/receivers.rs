@@ -2,8 +2,9 @@
 //! week. The counts since a sample are the current counts minus the counts of the sample. So one sample is enough to
 //! calculate the counts of a span, and samples can be far apart.
 //!
-//! A sample is a file with the counts of all topics that had attempts. It has at most [`SAMPLE_MAX`] bytes, and there are
-//! at most 113 files: 57 MiB, whatever the number of topics. A topic takes about 200 bytes of a sample.
+//! A sample is a file with the counts of all topics that had attempts. A file has at most [`SAMPLE_MAX`] bytes, and
+//! there are at most 113 files. So the samples have at most 57 MiB, even with very many topics. A topic takes about 200
+//! bytes of a sample.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,10 +16,10 @@ use super::Ring;
 use model::job::TopicName;
 use model::metrics::{CounterTotals, ReceiverCounts};
 
-/// The beginning of a sample. A file that begins otherwise is of another release, and is ignored.
+/// The beginning of a sample. A file that begins with another text is of another release, and is ignored.
 const LAYOUT: &str = "dq-receivers-1";
 
-/// The maximum size of a sample. If the topics need more, those with the fewest attempts are left out.
+/// The maximum size of a sample, in bytes. If the topics need more, the topics with the fewest attempts are left out.
 const SAMPLE_MAX: usize = 512 << 10;
 
 const MINUTE_MS: i64 = 60_000;
@@ -77,7 +78,7 @@ impl FromStr for ReceiverSpan {
 /// What a receiver did in a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverPoint {
-    /// When the span began, Unix milliseconds. This is the moment of the first sample in the span that was asked for.
+    /// When the span began, Unix milliseconds: the moment of the first sample in the requested span.
     pub since_ms: i64,
     /// What the receiver did since then.
     pub counts: ReceiverCounts,
@@ -96,7 +97,7 @@ struct ReceiverSample {
 }
 
 impl ReceiverSample {
-    /// Reads the sample of a step. None: there is none.
+    /// Reads the sample of a step. None: there is no sample of this step.
     fn read(run_dir: &Path, span: ReceiverSpan, step: i64) -> io::Result<Option<ReceiverSample>> {
         let text = match fs::read_to_string(span.path(run_dir, step)) {
             Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidData].contains(&e.kind()) => {
@@ -114,7 +115,8 @@ impl ReceiverSample {
         Ok(sample.filter(|sample| span.ring().step(sample.at_ms) == step))
     }
 
-    /// Returns the counts of a topic. None: they are not known.
+    /// Returns the counts of a topic. None: the counts are not known, because some topics were left out of the sample,
+    /// or because the line of the topic cannot be read.
     fn counts(&self, topic: &TopicName) -> Option<ReceiverCounts> {
         let own = |line: &'_ str| line.strip_prefix(topic.as_str()).is_some_and(|rest| rest.starts_with(' '));
         let Some(line) = self.text.lines().skip(1).find(|line| own(line)) else {
@@ -159,7 +161,7 @@ fn text(at_ms: i64, totals: &CounterTotals, bytes_max: usize) -> String {
 fn remove_drafts(run_dir: &Path) {
     let entries = fs::read_dir(folder(run_dir)).into_iter().flatten().flatten();
     for draft in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"new.")) {
-        // If it cannot be removed, it stays.
+        // If the draft cannot be removed, it stays.
         let _ = fs::remove_file(draft.path());
     }
 }
@@ -172,7 +174,7 @@ pub(super) struct ReceiverSampleWriter {
 }
 
 impl ReceiverSampleWriter {
-    /// Writes a sample for each span whose next step has come.
+    /// Writes a sample for each span for which a new step has begun.
     pub(super) fn write(&mut self, run_dir: &Path, now_ms: i64, totals: &CounterTotals) -> io::Result<()> {
         if self.written == [0; ReceiverSpan::ALL.len()] {
             remove_drafts(run_dir);
@@ -180,11 +182,11 @@ impl ReceiverSampleWriter {
         let mut made = None;
         for (span, written) in ReceiverSpan::ALL.into_iter().zip(&mut self.written) {
             let step = span.ring().step(now_ms);
-            // The process before this one may have written the sample of this step.
+            // The previous process may have written the sample of this step already.
             if *written != step && ReceiverSample::read(run_dir, span, step)?.is_none() {
                 let text = made.get_or_insert_with(|| text(now_ms, totals, SAMPLE_MAX));
                 host::make_folder_in_run_dir(&folder(run_dir))?;
-                // While one process takes over from another, both may write.
+                // While one process takes over from another, both may write. So each process has its own draft.
                 let new = folder(run_dir).join(format!("new.{}", std::process::id()));
                 fs::write(&new, text.as_bytes())?;
                 fs::rename(new, span.path(run_dir, step))?;

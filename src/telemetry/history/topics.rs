@@ -15,7 +15,7 @@ use model::metrics::{MetricSubject, Sums};
 use model::quota;
 use model::topic::{Rate, Topic};
 
-/// The beginning of a sample. A file that begins otherwise is of another release, and is ignored.
+/// The beginning of a sample. A file that begins with another text is of another release, and is ignored.
 const LAYOUT: &str = "dq-topics-1";
 
 /// A topic's sums at a moment.
@@ -73,13 +73,13 @@ pub(super) fn write(run_dir: &Path, at_ms: i64, sums: &[(MetricSubject, Sums)]) 
         }
         text.push('\n');
     }
-    // While one process takes over from another, both may write.
+    // While one process takes over from another, both may write. So each process has its own draft.
     let new = folder.join(format!("new.{}", std::process::id()));
     fs::write(&new, text)?;
     fs::rename(new, folder.join(SHORT.step(at_ms).rem_euclid(SHORT.count).to_string()))
 }
 
-/// Returns what a topic did in the ten minutes before `now_ms`, Unix milliseconds, the oldest first.
+/// Returns what a topic did in the ten minutes before `now_ms`, Unix milliseconds. The oldest point comes first.
 pub fn read_topic(run_dir: &Path, now_ms: i64, topic: &TopicName) -> io::Result<Vec<TopicPoint>> {
     let folder = folder(run_dir);
     let mut samples = Vec::new();
@@ -100,9 +100,9 @@ pub fn read_topic(run_dir: &Path, now_ms: i64, topic: &TopicName) -> io::Result<
     Ok(samples.windows(2).filter_map(point).collect())
 }
 
-/// Returns how much was done on this host in one period of a rate, for each of these topics and rates. This is a mean:
-/// over the last ten seconds for a rate per second, over the last minute for a rate per minute, and over the last ten
-/// minutes for a rate per hour. `count` chooses what is counted. A topic is missing if there are fewer than two
+/// Returns how much was done on this host in one period of a rate, for each of these topics and rates. The number is a
+/// mean: over the last ten seconds for a rate per second, over the last minute for a rate per minute, and over the last
+/// ten minutes for a rate per hour. `count` chooses what is counted. A topic is missing if there are fewer than two
 /// samples.
 pub fn measured_rates<'a>(
     run_dir: &Path,
@@ -128,8 +128,8 @@ pub fn measured_rates<'a>(
         else {
             continue;
         };
-        // Samples may be missing. If the first samples are missing, the full span still counts. Otherwise a few jobs in
-        // a short time would count as a high rate.
+        // The first samples of the span may be missing. The counts are still divided by the full span. Otherwise a few
+        // jobs in a short time would count as a high rate.
         let span = Duration::from_millis((last.at_ms - first.at_ms).max(span_ms) as u64);
         if let Some(sums) = between(first.sums, last.sums).filter(|_| last.at_ms > first.at_ms) {
             rates.insert(topic.clone(), quota::jobs_in_a_period(limit, count(&sums), span));
@@ -149,7 +149,8 @@ pub fn add_rates<'a>(
     measured_rates(run_dir, now_ms, limited, |sums| sums.written)
 }
 
-/// Returns the sample of `at_ms`, or the nearest one before it (`way` -1) or after it (`way` 1). None: there is none.
+/// Returns the sample of `at_ms`. If there is no such sample, returns the nearest sample before `at_ms` (`way` -1) or
+/// after `at_ms` (`way` 1). None: there is no sample in this direction.
 fn nearest(run_dir: &Path, now_ms: i64, at_ms: i64, way: i64) -> io::Result<Option<String>> {
     let step = SHORT.step(at_ms);
     for step in (0..SHORT.count).map(|n| step + n * way).take_while(|step| *step <= SHORT.step(now_ms)) {

@@ -1,5 +1,5 @@
-//! An older release and this one beside each other on one store, in an upgrade and back again: `make upgrades
-//! OLD=path/to/dq`. Without OLD, the older release is a copy of this one.
+//! An older release and this release beside each other on one store, in an upgrade and back again: `make upgrades
+//! OLD=path/to/dq`. Without OLD, the older release is a copy of this release.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn this_release() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_dq"))
 }
 
-/// What a client has been told.
+/// The acknowledged changes of a client.
 #[derive(Default)]
 struct Acknowledged {
     /// Jobs that must come, each with the body that it must have.
@@ -40,7 +40,7 @@ struct Acknowledged {
     deleted: BTreeSet<String>,
 }
 
-/// Adds jobs, replaces some and deletes some, until it must stop. Each request must be accepted.
+/// Adds jobs, replaces some and deletes some, until `stop` is set. Each request must be accepted.
 fn work(daemon: &Daemon, name: &str, stop: &AtomicBool) -> Acknowledged {
     let mut told = Acknowledged::default();
     let mut client = TcpClient::connect(daemon.address(), Framing::Binary).unwrap();
@@ -58,7 +58,7 @@ fn work(daemon: &Daemon, name: &str, stop: &AtomicBool) -> Acknowledged {
             ids.iter().map(|id| json!({"topic": "t", "id": id, "body": "first", "delay_ms": 1500})).collect();
         ask(json!({"cmd": "madd", "jobs": jobs}));
         told.due.extend(ids.iter().map(|id| (id.clone(), "first".to_owned())));
-        // These two are replaced and deleted long before they are due.
+        // One of these two jobs is replaced, and the other job is deleted, long before they are due.
         let (replaced, deleted) = (format!("{name}-replaced-{n}"), format!("{name}-deleted-{n}"));
         ask(add(&replaced, "first", 3_600_000));
         ask(add(&deleted, "first", 3_600_000));
@@ -71,7 +71,7 @@ fn work(daemon: &Daemon, name: &str, stop: &AtomicBool) -> Acknowledged {
     told
 }
 
-/// Puts a release into the folder of a daemon, and lets the daemon change to it.
+/// Puts a release into the folder of a daemon, and lets the daemon change to this release.
 fn change_to(daemon: &Daemon, image: &Path, what: &str) {
     println!("{what}");
     let before = daemon.children();
@@ -81,8 +81,8 @@ fn change_to(daemon: &Daemon, image: &Path, what: &str) {
     std::thread::sleep(BETWEEN);
 }
 
-/// Lets these daemons go from the old release to this one and back, one after another, under load. Each job that was
-/// acknowledged must come once, in its last form, and not early.
+/// Lets these daemons change from the old release to this release and back, one after another, under load. Each job
+/// that was acknowledged must come once, in its last form, and not early.
 fn up_and_back(daemons: &[Daemon], sink: &Sink) {
     let old = old_release();
     let stop = AtomicBool::new(false);

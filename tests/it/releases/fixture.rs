@@ -1,4 +1,4 @@
-//! A fixture: the files of an installation, what its Redis or its database held, and what its API said of it.
+//! A fixture has the files of an installation, the contents of its Redis or its database, and what its API showed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,12 +12,12 @@ use crate::support::mariadb::{Database, MariaDb};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, free_port};
 
-/// What an installation has for its jobs and its registry.
+/// The store and the registry of an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The embedded store, and a registry in SQLite.
     Embedded,
-    /// Redis for both, with a spool.
+    /// A store and a registry on Redis, with a spool.
     Redis,
     /// The embedded store, and a registry in MySQL or MariaDB.
     Mysql,
@@ -50,7 +50,7 @@ impl Servers {
     }
 }
 
-/// An installation without a running daemon, and what its daemon said before it ended.
+/// An installation without a running daemon, and what its API showed before the daemon ended.
 pub struct Restored {
     pub kind: Kind,
     pub dir: Arc<tempfile::TempDir>,
@@ -68,7 +68,7 @@ fn run(command: &mut Command) -> Vec<u8> {
 pub fn save(life: &Life, folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(folder).unwrap();
-    // Sockets and locks are made anew by each daemon.
+    // Each daemon makes its own sockets and locks.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--sparse", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.args(["--exclude=*.sock", "--exclude=var/run/bells", "--exclude=*.succession"])
@@ -124,7 +124,7 @@ pub fn restore(folder: &Path, kind: Kind) -> Restored {
 pub fn restore_backup(folder: &Path) -> Restored {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     Daemon::write_config(dir.path(), free_port(), free_port(), "");
-    // A backup may be read by its owner alone.
+    // Only the owner may read a backup.
     let file: PathBuf = dir.path().join("backup.db");
     std::fs::copy(folder.join("backup.db"), &file).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
@@ -141,7 +141,7 @@ pub fn connection(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-/// Returns all keys with what DUMP says of them.
+/// Returns all keys with their dumps.
 fn redis_keys(server: &RedisServer) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
     let mut connection = connection(server);
     let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -153,10 +153,10 @@ fn redis_keys(server: &RedisServer) -> std::collections::BTreeMap<Vec<u8>, Vec<u
         .collect()
 }
 
-/// What is between two statements of a dump.
+/// The text between two statements of a dump.
 const END: &str = ";\n";
 
-/// Returns the statements that make a database once more.
+/// Returns the statements that create a copy of a database.
 fn statements(database: &Database) -> Vec<String> {
     let mut db = database.console();
     let mut all = Vec::new();

@@ -1,5 +1,5 @@
 //! One short life of a daemon, in which it stores a job in each state, and everything else that dq stores. Then another
-//! release continues with these data.
+//! release continues with this data.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms};
 /// A moment that no test reaches: 2099.
 const LATER: &str = "2099-01-01T00:00:00Z";
 
-/// All topics.
+/// All topics of the installation.
 pub const TOPICS: [&str; 6] = ["file", "push", "failing.on_done", "failing", "tried", "pull"];
 
 /// Topics that call a port where nobody listens. They are paused, so that their jobs stay as they are.
@@ -24,7 +24,7 @@ const PAUSED: [&str; 4] = ["push", "failing", "failing.on_done", "tried"];
 /// Jobs that wait in the topic `push` until 2099, with all that a job can have.
 const WAITING: [&str; 3] = ["plain", "rich", "numbered"];
 
-/// Jobs that are reserved, or may be.
+/// Jobs that a client has reserved or may reserve.
 const PULLED: [&str; 3] = ["held", "first", "last"];
 
 /// Jobs that were added while Redis was down.
@@ -39,7 +39,7 @@ pub struct Life {
     pub kind: Kind,
     pub dir: Arc<tempfile::TempDir>,
     pub servers: Servers,
-    /// What the daemon said of all that it stored.
+    /// What the API showed of all stored data.
     pub expected: Value,
 }
 
@@ -118,7 +118,7 @@ impl Life {
         for (id, priority) in [("last", 9), ("first", 3)] {
             add(&mut http, "pull", &json!({"id": id, "body": id, "run_at": LATER, "priority": priority}));
         }
-        // Jobs that end, each in another way.
+        // Jobs that end, each in a different way.
         add(&mut http, "file", &json!({"id": "done", "body": "is kept", "tags": ["shop:7"]}));
         add(&mut http, "failing", &json!({"id": "dead", "body": "of old"}));
         add(&mut http, "tried", &json!({"id": "tried", "body": "twice"}));
@@ -184,7 +184,7 @@ impl Life {
     }
 }
 
-/// Returns what the API shows of all that is stored.
+/// Returns what the API shows of all stored data.
 fn shown(http: &mut Http) -> Value {
     let mut jobs = serde_json::Map::new();
     let pending = [("push", "replaced"), ("tried", "tried"), ("failing", "dead"), ("failing", "paused")];
@@ -232,7 +232,7 @@ fn has_all(now: &Value, before: &Value, at: &str) {
     }
 }
 
-/// Starts this release in an installation of an older one. Checks that all is there, and lets each job end.
+/// Starts this release in an installation of an older release. Checks that all data is there, and lets each job end.
 pub fn continues_from(old: &Restored) {
     let sink = Sink::start();
     let daemon = start(&old.dir, &config(old.kind, &old.servers, &sink));
@@ -281,7 +281,7 @@ pub fn continues_from(old: &Restored) {
     left.extend(["replaced", "tried"]);
     let all: BTreeSet<String> =
         left.iter().chain(&["dead", "paused", "after-rich"]).map(|id| (*id).to_owned()).collect();
-    // A job that was in the spool is on its way.
+    // A job that was in the spool may not be at its home yet.
     eventually(30 * SECOND, "all jobs that are run now", || {
         left.retain(|id| {
             let topic = if *id == "tried" { "tried" } else { "push" };
@@ -312,8 +312,8 @@ pub fn continues_from(old: &Restored) {
     println!("{} calls, all jobs ended", sink.count());
 }
 
-/// Reserves all jobs, and reports that they are done. One of them was reserved by a client of the older daemon, which
-/// is gone.
+/// Reserves all jobs, and reports that they are done. A client of the older daemon had reserved one of these jobs, but
+/// this client is gone.
 fn pull(http: &mut Http) {
     for id in ["first", "last"] {
         http.ask("POST", &format!("/v1/topics/pull/jobs/{id}/run"), &Value::Null).is(204);
@@ -334,7 +334,8 @@ fn pull(http: &mut Http) {
 }
 
 impl Restored {
-    /// A backup was made before the reserve, so no client holds a job in it.
+    /// Returns whether a client had reserved a job. A backup has no reserved job, because it was made before the
+    /// reserve.
     fn has_reserved_job(&self) -> bool {
         !self.dir.path().join("backup.db").exists()
     }

@@ -1,4 +1,4 @@
-//! The shapes of all that is stored: tables and columns of databases, keys of Redis with the types and forms of their
+//! The shapes of all stored data: tables and columns of databases, keys of Redis with the types and forms of their
 //! values, and the files of a folder. A change of a format changes a shape.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use crate::support::redis::RedisServer;
 /// Files that exist only at some moments, and locks.
 const OF_THE_MOMENT: [&str; 5] = ["-wal", "-shm", "-journal", "-gate", "-turn"];
 
-/// What a daemon knew of its registry. The other files in `run` are of the moment, and may be lost.
+/// The snapshot of the registry. The other files in `run` are temporary, and may be lost.
 const KNOWN: &str = "run/registry/topics.json";
 
 /// Wake-up calls in Redis: their keys come and go.
@@ -112,7 +112,7 @@ fn keys(server: &RedisServer) -> BTreeSet<String> {
 fn form(value: &[u8]) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let starts = (0..value.len()).filter(|at| value[*at] == b'{');
-    // JSON may stand behind a packed part.
+    // A value may have JSON after a packed part.
     if let Some(json) = starts.filter_map(|at| serde_json::from_slice(&value[at..]).ok()).next() {
         paths(&json, "", &mut all);
     } else if let Ok(text) = std::str::from_utf8(value)

@@ -26,7 +26,7 @@ fn change(store: &mut dyn Store, changes: &[ListedJobChange]) -> Vec<ListedChang
     all(store.change_listed(&topic("t"), changes))
 }
 
-/// Returns what is stored of a job, as it is listed.
+/// Returns a job as it is listed.
 fn found(store: &mut dyn Store, state: State, id: &str) -> ListedJob {
     let all = listed(store, state, Direction::Forward, 100);
     all.into_iter().find(|job| job.id.as_str() == id).unwrap()
@@ -51,7 +51,7 @@ pub(super) fn jobs_are_listed_forward_and_backward_without_a_gap<F: Fixture>(f: 
     let one = found(&mut *s, State::Delayed, "j199");
     let view = s.get(&key("t", "j199")).unwrap().unwrap();
     assert_eq!((one.due_ms, one.stamp_us, one.tried_ms), (view.due_ms, view.stamp_us, None));
-    // A job that gets a later due time is behind the cursor of a list that goes backward.
+    // A list that goes backward has already passed the place of a job that gets a later due time.
     let mut page = s.list_in_order(&topic("t"), State::Delayed, Direction::Backward, None, 20).unwrap();
     let mut seen = page.jobs.len();
     while let Some(next) = page.next {
@@ -109,12 +109,12 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     assert_eq!(change(&mut *s, &again[1..]), [ListedChangeResult::Differs]);
     let view = s.get(&key("t", "i")).unwrap().unwrap();
     assert_eq!((view.due_ms, view.stamp_us, view.state), (to, job_i.stamp_us, State::Delayed));
-    // A job that replaces it has another stamp, and stays as it is.
+    // A replacement has another stamp. A change that was planned for the old job does not change the replacement.
     add(&mut *s, &[job("t", "i", Due::At(job_i.due_ms))]);
     let changes = [planned(&job_i, ListedChangeGoal::Due(to))];
     assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Differs]);
     assert_eq!(change(&mut *s, &[planned(&job_i, ListedChangeGoal::Gone)]), [ListedChangeResult::Differs]);
-    // A ready job waits again, and a delayed one is ready at once.
+    // With a later due time, a ready job waits again. With a due time that has come, a delayed job is ready at once.
     let ready = found(&mut *s, State::Ready, "r");
     let late = found(&mut *s, State::Delayed, "l");
     let now = now_ms();

@@ -79,7 +79,7 @@ pub fn a_lease_shows_the_client_that_has_it<F: Fixture>(f: &F) {
     assert!(owned.iter().all(|job| settle(&mut *s, job, Outcome::Name(client("x"))) == Settled::Done));
     assert_eq!(["a", "b", "c"].map(|id| shown(&mut *s, id)), [const { None }; 3]);
     assert_eq!(s.hand_back(&owner("me")).unwrap(), 3);
-    // An ack, and an expiry.
+    // An ack and an expiry also remove the name.
     let short = LeaseRequest { hold: Duration::from_millis(100), ..want("t", 1) };
     let first = s.lease(&[want("t", 1)], 1, None).unwrap().jobs.remove(0);
     let second = s.lease(&[short], 1, None).unwrap().jobs.remove(0);

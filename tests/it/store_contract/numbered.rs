@@ -30,7 +30,7 @@ fn leased_ids(s: &mut dyn Store, max: u32) -> Vec<String> {
     lease(s, "t", max).into_iter().map(|one| one.key.id.as_str().to_owned()).collect()
 }
 
-/// Returns the ready jobs as they are listed, some at a time.
+/// Returns the ready jobs in the order of the list, in pages of `limit` jobs.
 fn listed(s: &mut dyn Store, limit: usize) -> Vec<StoredJob> {
     let (mut jobs, mut cursor) = (Vec::new(), None);
     loop {
@@ -92,7 +92,8 @@ pub(super) fn jobs_of_one_number_come_by_due_time_and_arrival<F: Fixture>(f: &F)
     jobs[20..].iter().for_each(|one| drop(add(&mut *s, std::slice::from_ref(one))));
     if F::SHARDS == 1 {
         assert_eq!(leased_ids(&mut *s, 15), ids[..15]);
-        // Jobs that fail keep their place among those with the same due time, and earlier due times come first.
+        // Jobs that fail keep their place among the jobs with the same due time. Jobs with earlier due times come
+        // first.
         let rest = lease(&mut *s, "t", 25);
         for (n, one) in rest.iter().enumerate().rev() {
             settle(&mut *s, one, Outcome::Retry(Due::At(1000 + n as i64 % 2)));
@@ -188,7 +189,7 @@ pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
         let held = lease_one(&mut *s, "t");
         settle(&mut *s, &held, Outcome::Ack);
     }
-    // The order is that of the new priorities.
+    // The jobs come in the order of their new priorities.
     if F::SHARDS == 1 {
         let jobs: Vec<NewJob> = (0..all.len()).map(|n| with(&format!("{n:02}"), number(5), NOW)).collect();
         add(&mut *s, &jobs);
@@ -201,7 +202,7 @@ pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
     }
 }
 
-/// What a random test knows of a job.
+/// What a random test knows about a job.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     arrival: u64,
@@ -235,7 +236,7 @@ impl Expected {
         ready
     }
 
-    /// Checks that these jobs are the first of those that are ready.
+    /// Checks that the jobs `came` are the first jobs of `ready`.
     fn check(&self, ready: &[(JobPriority, i64, u64, String)], came: &[String], what: &str) {
         let found: Vec<_> = came
             .iter()
@@ -296,7 +297,7 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
             5 => drop(s.change(&key("t", &id), &Change { due: Some(due), ..Change::default() })),
             6 if random.bool() => drop(s.delete(&[key("t", &id)])),
             6 => {
-                // The redriven letter may be an older one, so the place is unknown.
+                // The redrive may take an older letter of the id, so the place of the job is unknown.
                 for (id, known) in &mut expected.jobs {
                     known.has_place &= is_live(s, id);
                 }

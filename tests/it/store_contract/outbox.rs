@@ -25,7 +25,7 @@ fn make(entry: &OutboxEntry) -> Option<NewJob> {
     }
 }
 
-/// Sends until nothing waits. Returns the topic of each job that was added.
+/// Sends until the outbox is empty. Returns the topic of each job that was added.
 fn send_topics(store: &mut dyn Store) -> Vec<TopicName> {
     let mut added = Vec::new();
     eventually(Duration::from_secs(10), "an empty outbox", || {
@@ -34,7 +34,7 @@ fn send_topics(store: &mut dyn Store) -> Vec<TopicName> {
     })
 }
 
-/// Sends until nothing waits. Returns how many jobs were added.
+/// Sends until the outbox is empty. Returns how many jobs were added.
 fn send_all(store: &mut dyn Store) -> usize {
     send_topics(store).len()
 }
@@ -71,7 +71,7 @@ pub(super) fn what_follows_is_added_once_and_when_its_job_is_accepted<F: Fixture
     assert!((3_590_000..=3_600_001).contains(&wait), "{wait}");
     assert_eq!((own.headers.tags().to_text(), own.headers.after()), ("x".into(), Some(&key("t", "a"))));
     assert!(own.headers.by_name().is_empty(), "the headers are those of the job before");
-    // The second follower has a follower of its own. When the second follower has ended, it is not added again.
+    // The second follower has its own follower. When the second follower has ended, it is not added again.
     let held = lease_one(&mut *s, "v");
     assert_eq!(held.key, keys[1]);
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
@@ -79,8 +79,8 @@ pub(super) fn what_follows_is_added_once_and_when_its_job_is_accepted<F: Fixture
     assert_eq!(lease_one(&mut *s, "w").body.as_str(), "3");
     assert!(s.get(&keys[1]).unwrap().is_none());
     assert_eq!(endings(&mut *s, &keys[1]), [Ending::Delivered]);
-    // If the same job is added again, its follower is a new job. A follower whose id is taken does not replace the job
-    // there.
+    // If the same job is added again, its follower is a new job. If a job with the id of a follower exists, the
+    // follower does not replace this job.
     add(&mut *s, &[with_then("a", then)]);
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);

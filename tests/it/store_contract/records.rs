@@ -93,8 +93,8 @@ pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     let dead = s.records(&key("t", "buried")).unwrap();
     let members: Vec<_> = dead.iter().map(|r| (r.ending, r.attempts, r.attempts_log[0].status)).collect();
     assert_eq!(members, [(Ending::Dead, 1, Some(410))]);
-    // A dead letter that is redriven may end again, and then gets a second record. A dead letter that is removed has
-    // its record already.
+    // A dead letter that is redriven may end again, and then gets a second record. When a dead letter is removed, no
+    // further record is written.
     assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()), Ok(1));
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead]);
     let again = lease_one(&mut *s, "t");
@@ -109,7 +109,7 @@ pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     assert_eq!(s.expire(9).unwrap().jobs, 1);
     let lost = s.records(&key("v", "lost")).unwrap();
     assert_eq!((lost[0].ending, lost[0].attempts_log[0].error.as_str()), (Ending::Dead, "the lease ran out"));
-    // A purge deletes.
+    // Jobs that are purged have the ending `Deleted`.
     add(&mut *s, &[job("w", "a", later()), job("w", "b", later())]);
     assert_eq!(s.purge(&topic("w"), State::Delayed, 9), Ok(2));
     assert_eq!([endings(&mut *s, "w", "a"), endings(&mut *s, "w", "b")], [[Ending::Deleted]; 2]);
@@ -121,7 +121,7 @@ pub(super) fn a_job_that_is_replaced_leaves_a_record<F: Fixture>(f: &F) {
     let jobs: Vec<NewJob> = (0..8).map(|n| job("t", &format!("{n}"), later())).collect();
     add(&mut *s, &jobs);
     let stamps: Vec<i64> = (0..8).map(|n| stamp(&mut *s, &n.to_string())).collect();
-    // Jobs are replaced alone, and in a batch with others that are new, kept or rejected.
+    // Jobs are replaced alone, and in a batch with other jobs that are new, kept or rejected.
     add(&mut *s, &jobs[..1]);
     add(&mut *s, &[jobs[1].clone(), job("t", "new", later()), jobs[2].clone()]);
     let keep = NewJob { on_conflict: OnConflict::Keep, ..jobs[3].clone() };
@@ -155,7 +155,7 @@ pub(super) fn records_are_listed_the_last_first<F: Fixture>(f: &F) {
         assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
         sleep_past(now_ms());
     }
-    // An id with several records is listed once, at the time of its last one.
+    // An id with several records is listed once, at the time of its last record.
     let held = added_and_leased(&mut *s, "t", "7");
     assert_eq!(settle(&mut *s, &held, Outcome::DeadLetter), Settled::Done);
     let expected: Vec<String> =
@@ -166,7 +166,7 @@ pub(super) fn records_are_listed_the_last_first<F: Fixture>(f: &F) {
     }
     let there = listed(&mut *s, "t", 100);
     assert_eq!(there[0].ending, Ending::Dead);
-    // A listing may continue at any record, and at any moment.
+    // A listing may continue after any record, and before any time.
     let mut after = |ended_ms: i64, id: Option<&JobId>| {
         let cursor = s.records_after(&topic("t"), ended_ms, id).unwrap();
         s.list_records(&topic("t"), cursor.as_deref(), 100).unwrap().records
@@ -224,7 +224,7 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     let plain = listed(&mut *s, "default", 9);
     assert_eq!((plain.len(), plain[0].body.as_ref(), plain[0].headers.is_empty()), (3, None, true));
     assert_eq!(plain[0].attempts_log.len(), 1);
-    // If the settings change, existing records are erased or kept by the new settings.
+    // If the settings change, the new settings decide which existing records are kept.
     s.keep_records(&[(topic("default"), keeping(Duration::ZERO, 9, false))], RECORDS_MAX).unwrap();
     while s.trim_records().unwrap().0 > 0 {}
     assert_eq!((listed(&mut *s, "default", 9), listed(&mut *s, "t", 100).len()), (vec![], there.len()));
@@ -349,7 +349,7 @@ pub(super) fn records_of_an_id_are_erased_when_it_is_asked_for<F: Fixture>(f: &F
     assert_eq!((endings(&mut *s, "t", "i"), listed(&mut *s, "t", 9).len()), (vec![], 1));
     assert_eq!(s.purge_records(&topic("t"), 9), Ok(1));
     assert_eq!(listed(&mut *s, "t", 9), []);
-    // After all of this, new records are written as ever.
+    // After all of this, new records are written.
     let held = added_and_leased(&mut *s, "t", "i");
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
     assert_eq!(endings(&mut *s, "t", "i"), [Ending::Delivered]);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{SECOND, eventually};
 
-/// How long something may take to appear. Other tests run at the same time.
+/// How long the browser may take to show something. This is long, because other tests run at the same time.
 const SEEN: Duration = Duration::from_secs(60);
 
 /// Only one browser runs at a time, because each has many processes.
@@ -26,7 +26,7 @@ static ONE: Mutex<()> = Mutex::new(());
 pub struct Setting {
     pub width: u32,
     pub height: u32,
-    /// Such as `en` or `zh-CN`.
+    /// The language of the browser, such as `en` or `zh-CN`.
     pub language: &'static str,
 }
 
@@ -36,7 +36,7 @@ impl Default for Setting {
     }
 }
 
-/// The browser's WebDriver. When it ends, the browser ends.
+/// The browser's WebDriver. When the WebDriver ends, the browser ends.
 struct Driver(Child);
 
 impl Drop for Driver {
@@ -46,7 +46,7 @@ impl Drop for Driver {
     }
 }
 
-/// A browser of the test's own, with one tab.
+/// A browser with one tab. Only one test uses it.
 pub struct Browser {
     _driver: Driver,
     runtime: tokio::runtime::Runtime,
@@ -55,7 +55,7 @@ pub struct Browser {
     _one: MutexGuard<'static, ()>,
 }
 
-/// Asks for what the browser has logged since the last such request.
+/// A WebDriver command. It returns what the browser has logged since the previous command of this kind.
 #[derive(Debug)]
 struct BrowserLog;
 
@@ -106,7 +106,7 @@ impl Browser {
             "--disable-gpu".to_owned(),
             "--disable-dev-shm-usage".to_owned(),
             "--hide-scrollbars".to_owned(),
-            // Without animations, nothing is seen half finished.
+            // Without animations, a test never sees an unfinished change of the page.
             "--force-prefers-reduced-motion".to_owned(),
             format!("--window-size={width},{height}"),
             format!("--lang={language}"),
@@ -119,7 +119,7 @@ impl Browser {
             "goog:chromeOptions": {
                 "args": arguments,
                 "prefs": {"intl.accept_languages": language},
-                // A phone is narrower than any window can be.
+                // The screen of a phone is narrower than the narrowest window that the browser allows.
                 "mobileEmulation": (width < 500).then(|| json!({
                     "deviceMetrics": {"width": width, "height": height, "pixelRatio": 1.0, "mobile": false, "touch": false},
                 })),
@@ -182,7 +182,8 @@ impl Browser {
             .unwrap_or_else(|e| panic!("cannot click on {css}: {e}"));
     }
 
-    /// Clicks on the button or link with this name. If the page has just replaced it, it is searched again.
+    /// Clicks on the button or link with this name. If the page has just replaced the element, the element is searched
+    /// again.
     pub fn press(&self, name: &str) {
         let quoted = json!(name);
         let mark = format!(
@@ -208,14 +209,15 @@ impl Browser {
         .unwrap_or_else(|e| panic!("cannot fill {css}: {e}"));
     }
 
-    /// Presses a key where the focus is, as WebDriver names it: `\u{e015}` is the arrow down.
+    /// Presses a key in the element that has the focus. WebDriver has a code for each key: `\u{e015}` is the arrow
+    /// down.
     pub fn key(&self, key: &str) {
         self.wait(async { self.client.active_element().await?.send_keys(key).await })
             .unwrap_or_else(|e| panic!("cannot press {key:?}: {e}"));
     }
 
-    /// Returns what the page did wrong: errors on the console, violations of its policy, resources that could not be
-    /// loaded.
+    /// Returns the errors and warnings on the browser's console. Among them are violations of the content security
+    /// policy, and resources that could not be loaded.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.wait(self.client.issue_cmd(BrowserLog)).unwrap();
         let is_bad = |entry: &&Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";

@@ -5,8 +5,9 @@ use std::process::Command;
 
 use super::redis::own_host;
 
-/// Makes ca.pem, and two certificates that it has signed, with their keys: server.pem (for loopback and this process's
-/// own address) and client.pem. Also makes other.pem, a CA that has signed none of them.
+/// Makes a CA (ca.pem), and two certificates that this CA has signed, with their keys: server.pem (for loopback and
+/// this process's own address) and client.pem. Also makes other.pem, a CA that has signed neither of the two
+/// certificates.
 pub fn certificates(dir: &Path) {
     let openssl = |arguments: &str| {
         let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
@@ -27,8 +28,8 @@ pub fn certificates(dir: &Path) {
 }
 
 /// Makes three self-signed certificates of receivers, with their keys: self.pem for 127.0.0.1, elsewhere.pem for
-/// another name, and expired.pem for 127.0.0.1, which was valid in 2020. openssl marks such certificates as those of an
-/// authority.
+/// another name, and expired.pem for 127.0.0.1, which was valid in 2020. openssl marks self-signed certificates as
+/// certificates of a CA.
 pub fn self_signed(dir: &Path) {
     let openssl = |arguments: &str| {
         let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();

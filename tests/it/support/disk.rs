@@ -1,5 +1,5 @@
-//! A disk for the embedded store that fails, and that forgets what was not synced when the machine loses power. See
-//! disk.c.
+//! A simulated disk for the embedded store. Its syncs can fail. When the machine loses power, the disk loses everything
+//! that was not synced. See disk.c.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,8 +37,8 @@ impl FaultyDisk {
         std::fs::read(self.0.path().join("state")).unwrap()[1]
     }
 
-    /// Simulates a power loss: the files of the store get the contents that the disk has of them. All processes of the
-    /// daemon must have ended.
+    /// Simulates a power loss: the files of the store get the contents that are on the simulated disk. All processes of
+    /// the daemon must have ended.
     pub fn lose_power(&self, folder: &Path) {
         for (image, name) in [("db", "dq.db"), ("wal", "dq.db-wal")] {
             std::fs::copy(self.0.path().join(image), folder.join(name)).unwrap();

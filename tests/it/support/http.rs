@@ -68,7 +68,8 @@ impl Http {
         let head =
             format!("{method} {path} HTTP/1.1\r\n{host}Content-Length: {}\r\n{headers}\r\n", body.len());
         let stream = self.reader.get_mut();
-        // If the server refuses the request before all of it is sent, it may not read the rest.
+        // The server may refuse a request before it has read all of it. Then this write may fail, but there is an
+        // answer.
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
     }
 

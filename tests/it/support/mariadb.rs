@@ -1,4 +1,4 @@
-//! A MariaDB for one test, or one that all tests of a process share, each with a database of its own.
+//! A MariaDB server for one test, or a server that all tests of a process share. Each test has its own database.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,8 @@ impl MariaDb {
         self.wait();
     }
 
-    /// Stops the server, so that it hangs without closing anything, or lets it continue.
+    /// `true`: stops the process of the server. Its connections stay open, but get no answers. `false`: lets the
+    /// process continue.
     pub fn hang(&self, hangs: bool) {
         use nix::sys::signal::{Signal, kill};
         let signal = if hangs { Signal::SIGSTOP } else { Signal::SIGCONT };
@@ -111,7 +112,7 @@ impl Drop for MariaDb {
 }
 
 impl Database {
-    /// Opens a connection like that of the PHP daemon's console.
+    /// Opens a connection with the same settings as the console of the PHP daemon.
     pub fn console(&self) -> Conn {
         let mut db = Conn::new(Opts::from_url(&self.url).unwrap()).unwrap();
         db.query_drop("SET NAMES utf8").unwrap();
@@ -148,12 +149,12 @@ fn spawn(dir: &Path) -> Child {
         .args(["--skip-networking", "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M"])
         .args(["--innodb-flush-log-at-trx-commit=0", "--performance-schema=OFF"]);
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?);
-    // SAFETY: it makes one system call.
+    // SAFETY: the closure makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Removes a folder when this process ends, because a static is never dropped.
+/// Removes a folder when this process ends. (A static is never dropped, so its folder would stay.)
 fn sweep_at_exit(dir: &Path) {
     static DIR: Mutex<Option<PathBuf>> = Mutex::new(None);
     extern "C" fn sweep() {

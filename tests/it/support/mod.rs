@@ -1,4 +1,5 @@
-//! What the tests of the running daemon share: a daemon for each test, a webhook sink, and waits with a deadline.
+//! The tests of the running daemon share these parts: a daemon for each test, a webhook sink, and waits with a
+//! deadline.
 #![allow(dead_code, missing_docs)]
 
 use std::collections::{HashMap, HashSet};
@@ -34,12 +35,12 @@ pub mod strace;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Creates a folder in memory, where that is possible, for files that must not wait for a busy disk.
+/// Creates a folder for files that must not wait for a busy disk. The folder is in memory if possible.
 pub fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Returns a job that replaces one with the same id.
+/// Returns a new job. When it is added, it replaces a job with the same id.
 pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
     let key = JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() };
     NewJob::new(key, Body::parse(body).unwrap(), due)
@@ -57,8 +58,8 @@ pub fn outcomes(added: &[Added]) -> Vec<&'static str> {
     added.iter().map(word).collect()
 }
 
-/// Removes the due time from the answer to an add, and returns the rest. Checks first that the answer has the due time
-/// twice: as text and in Unix milliseconds.
+/// Returns the answer to an add without the due time. Checks first that the answer has the due time twice: as text and
+/// in Unix milliseconds.
 pub fn without_due(mut answer: Value) -> Value {
     let fields = answer.as_object_mut().unwrap();
     let (due, due_ms) = (fields.remove("due").unwrap(), fields.remove("due_ms").unwrap());
@@ -67,7 +68,7 @@ pub fn without_due(mut answer: Value) -> Value {
     answer
 }
 
-/// Asks repeatedly until there is an answer. Fails when the deadline has passed.
+/// Calls `ask` again and again until it returns an answer. Fails when the deadline has passed.
 pub fn eventually<T>(deadline: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + deadline;
     loop {
@@ -142,7 +143,7 @@ impl Sink {
         self.calls.lock().unwrap().len()
     }
 
-    /// Returns how often each job came.
+    /// Returns how often the sink received each job, by the id of the job.
     pub fn deliveries(&self) -> HashMap<String, u32> {
         let mut ids = HashMap::new();
         for call in self.calls() {
@@ -158,7 +159,7 @@ impl Sink {
     }
 }
 
-/// A dq-master for one test, in a folder of its own.
+/// A dq-master for one test, in its own folder.
 pub struct Daemon {
     pub dir: Arc<tempfile::TempDir>,
     pub port: u16,
@@ -178,7 +179,7 @@ impl Daemon {
         Daemon::start_in(tempfile::tempdir().unwrap(), more)
     }
 
-    /// Starts such a daemon in the given folder.
+    /// Does the same as `start`, in the given folder.
     pub fn start_in(dir: tempfile::TempDir, more: &str) -> Daemon {
         let daemon = Daemon::spawn(Arc::new(dir), free_port(), more, &[]);
         daemon.wait_ready();
@@ -196,7 +197,7 @@ impl Daemon {
     }
 
     pub fn write_config(dir: &Path, port: u16, http: u16, more: &str) {
-        // First the keys before the first section, then the sections.
+        // In a TOML file, keys without a section must come before all sections.
         let split = more.find("[[").unwrap_or(more.len()).min(more.find("\n[").map_or(more.len(), |i| i + 1));
         let (top, sections) = more.split_at(if more.starts_with('[') { 0 } else { split });
         let own = |name: &str| {
@@ -220,8 +221,8 @@ impl Daemon {
         std::fs::write(dir.join("dq.toml"), text + &sections).unwrap();
     }
 
-    /// Starts a daemon whose executable is a copy of `image` in its own folder. Another image may be installed in its
-    /// place.
+    /// Starts a daemon from a copy of `image` in the daemon's own folder. A test may later install another image in
+    /// place of this copy.
     pub fn spawn_copy_of(image: &Path, more: &str) -> Daemon {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         install(dir.path(), image);
@@ -238,7 +239,7 @@ impl Daemon {
     }
 
     pub fn run(dir: Arc<tempfile::TempDir>, port: u16, http: u16, mut command: Command) -> Daemon {
-        // This variable identifies the daemon's processes, whatever their parents are.
+        // This variable identifies the processes of the daemon, even those that have lost their parent.
         command.env("TEST_FOLDER_OF_DQ", dir.path());
         let log = dir.path().join(format!("log-{}", host::random_name().unwrap()));
         let file = std::fs::File::create(&log).unwrap();
@@ -248,20 +249,21 @@ impl Daemon {
             .stderr(file)
             .env_remove("RUST_BACKTRACE");
         let master = eventually(SECOND, "a start", || match command.spawn() {
-            // Another test forked while this test's executable was being written.
+            // Another test has forked while this test wrote the executable, so the new process still has the file open
+            // for a moment.
             Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
             other => Some(other.unwrap()),
         });
         Daemon { dir, port, http, master, log }
     }
 
-    /// Starts a daemon whose folder `var` is a disk of its own with 16 MB, in a mount namespace that ends with the
-    /// daemon. Also returns the path of a file there, with which the disk can be filled.
+    /// Starts a daemon that has its own disk of 16 MB for its folder `var`. The disk exists only in the mount namespace
+    /// of the daemon. Also returns the path of a file on the disk. A test writes to this file to fill the disk.
     pub fn on_small_disk(more: &str) -> (Daemon, PathBuf) {
         Daemon::on_small_disk_with(more, "0B")
     }
 
-    /// Starts a daemon on such a disk, with this `store.min_free`.
+    /// Does the same as `on_small_disk`, with this `store.min_free`.
     pub fn on_small_disk_with(more: &str, min_free: &str) -> (Daemon, PathBuf) {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let (port, http) = (free_port(), free_port());
@@ -278,23 +280,25 @@ impl Daemon {
         command.env("DQ_STORE__MIN_FREE", min_free);
         let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
         daemon.wait_ready();
-        // Its run_dir cannot be seen from here, so `dq status` does not answer.
+        // The run_dir is on the small disk. This process cannot see it, so `dq status` gets no answer.
         eventually(20 * SECOND, "all processes", || {
             daemon.log().contains("all processes are ready").then_some(())
         });
-        // The path goes through the daemon's own view of the folder.
+        // The path leads through the mount namespace of the daemon, because only this namespace has the disk.
         let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
         (daemon, filler.into())
     }
 
-    /// Starts another daemon in the folder of one whose master is dead, with the same ports and configuration.
+    /// Starts a new daemon in the folder of `dead`, a daemon whose master is dead. The new daemon has the same ports
+    /// and configuration.
     pub fn again(dead: &Daemon) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
         command.arg("--config").arg(dead.dir.path().join("dq.toml"));
         Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
     }
 
-    /// Starts such a daemon with a clock that is ahead by this much, or behind.
+    /// Does the same as `again`, with a clock that is ahead by `ahead_ms`. If `ahead_ms` is negative, the clock is
+    /// behind.
     pub fn again_with_clock(dead: &Daemon, ahead_ms: i64) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
         command.arg("--config").arg(dead.dir.path().join("dq.toml"));
@@ -350,7 +354,7 @@ impl Daemon {
         serde_json::from_slice(&out.stdout).ok()
     }
 
-    /// Returns all processes of this daemon: the master, and also those that have lost it.
+    /// Returns all processes of this daemon: the master, its children, and children that have lost their master.
     pub fn processes(&self) -> Vec<Pid> {
         processes_of(self.dir.path())
     }
@@ -364,7 +368,7 @@ impl Daemon {
         eventually(10 * SECOND, &format!("a process {name}"), || self.children().get(name).copied())
     }
 
-    /// Kills a child with SIGKILL, and waits until another one fills its slot.
+    /// Kills a child with SIGKILL, and waits until another process fills its slot.
     pub fn kill_child(&self, name: &str) {
         let old = self.child(name);
         kill(old, Signal::SIGKILL).unwrap();
@@ -412,7 +416,7 @@ impl Drop for Daemon {
         let children = self.children();
         let _ = self.master.kill();
         let _ = self.master.wait();
-        // This includes children that lost their master, unless another daemon of the test continues in this folder.
+        // If no other daemon of the test uses this folder, children that have lost their master are killed too.
         let last = Arc::strong_count(&self.dir) == 1;
         let lost = if last { self.processes() } else { Vec::new() };
         for pid in children.into_values().chain(lost) {
@@ -433,7 +437,7 @@ fn stat(pid: &str) -> Option<(String, i32)> {
     Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
 }
 
-/// Returns the processes whose parent is `parent`, by name, without zombies.
+/// Returns the children of `parent` by name, without zombies.
 pub fn children_of(parent: Pid) -> HashMap<String, Pid> {
     let mut found = HashMap::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -460,7 +464,7 @@ pub fn install(dir: &Path, image: &Path) {
     std::fs::rename(draft, dir.join("dq-master")).unwrap();
 }
 
-/// Returns a dq-master that does one thing wrong. The file `fault` in the folder says which.
+/// Returns the path of a dq-master that does one thing wrong. The file `fault` in the daemon's folder names the fault.
 pub fn faulty() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().parent().unwrap().join("examples/faulty")
@@ -505,7 +509,8 @@ pub fn pending(client: &mut TcpClient, topic: &str) -> u64 {
 /// How many processes a daemon has with the default settings.
 pub const SLOTS: usize = 7;
 
-/// Waits until a restart is over and only one generation is left, all of it new. Returns its processes.
+/// Waits until a restart is over: all processes are new, and all processes of `before` have ended. Returns the new
+/// processes.
 pub fn all_new(daemon: &Daemon, before: &HashMap<String, Pid>) -> HashMap<String, Pid> {
     eventually(20 * SECOND, &format!("a new generation; log:\n{}", daemon.log()), || {
         let children = daemon.children();
@@ -527,7 +532,8 @@ pub fn on_redis() -> bool {
 static NODES: LazyLock<[redis::RedisServer; 2]> =
     LazyLock::new(|| [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()]);
 
-/// The folders of the daemons. The jobs of each are kept apart from those of the others.
+/// The folders of the daemons. Each folder has its own key prefix on the nodes, so daemons in different folders do not
+/// share jobs.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn store_section(dir: &Path) -> String {
@@ -544,7 +550,7 @@ fn store_section(dir: &Path) -> String {
 }
 
 /// Adds jobs over four connections until `enough` accepts the number of stored jobs. Returns the stored jobs. Each
-/// refusal must have one of these codes.
+/// refusal must have one of the codes in `refusals`.
 pub fn load(
     daemon: &Daemon,
     name: &str,

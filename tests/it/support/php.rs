@@ -1,4 +1,5 @@
-//! What the PHP daemon leaves in its Redis, what it does there while it runs, and the command that imports from it.
+//! The data of the PHP daemon in its Redis, what this daemon does there while it runs, and the command that imports its
+//! jobs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ pub fn topics_of_all_buckets(buckets: u32) -> Vec<String> {
     (0..buckets).map(of).collect()
 }
 
-/// Opens a connection with a name. The PHP daemon's connections have none.
+/// Opens a connection with a name. The connections of the PHP daemon have no name.
 pub fn connection(server: &RedisServer) -> Connection {
     let mut connection = nameless(server);
     redis::cmd("CLIENT").arg("SETNAME").arg("test").exec(&mut connection).unwrap();
@@ -85,7 +86,7 @@ impl Php {
         self.run::<()>(&["ZADD", &bucket(name), &due.to_string(), name]);
     }
 
-    /// Adds this many waiting jobs: 0, 1, 2 …
+    /// Adds waiting jobs of the topic `orders`. Their ids are 0, 1, 2 …
     pub fn many(&self, jobs: u64) {
         let mut pipe = redis::pipe();
         for n in 0..jobs {
@@ -124,7 +125,7 @@ impl Php {
         pipe.exec(&mut self.connection.lock().unwrap()).unwrap();
     }
 
-    /// Returns all keys and their dumps, without what dq notes there.
+    /// Returns all keys and their dumps, without the key in which dq notes what it has imported.
     pub fn all(&self) -> BTreeMap<String, Vec<u8>> {
         let mut all = all(&self.server);
         all.remove("dq_imported");
@@ -136,7 +137,7 @@ impl Php {
     }
 }
 
-/// A configuration with its store, but without a daemon.
+/// A folder with a configuration and its store, but without a daemon.
 pub struct Target {
     pub dir: tempfile::TempDir,
     pub nodes: Vec<RedisServer>,
@@ -254,7 +255,7 @@ impl CommandOutput {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}{}", self.out, self.err))
     }
 
-    /// Checks that these are the counts, and that all others are 0.
+    /// Checks that the output has these counts, and that all its other counts are 0.
     #[track_caller]
     pub fn counts(&self, counts: &[(&str, u64)]) {
         let json = self.json();
@@ -276,8 +277,8 @@ pub fn import(config: &Path, more: &[&str]) -> CommandOutput {
 
 pub const YEAR_2033: i64 = 2_000_000_000;
 
-/// A PHP daemon as its Redis sees it: a timer for each bucket, which reads the first name ten times a second, and a
-/// consumer, which takes jobs from the lists once a second. It ends when it is dropped.
+/// Does on Redis what a PHP daemon does. A timer for each bucket reads the first name ten times a second. A consumer
+/// takes jobs from the lists once a second. All of them end when this value is dropped.
 pub struct PhpDaemon {
     ends: Arc<AtomicBool>,
     processes: Vec<JoinHandle<()>>,

@@ -1,11 +1,12 @@
-//! Small libraries that the C compiler builds, and that processes of a test load before all others.
+//! Small libraries that the C compiler builds. Processes of a test load them before all other libraries.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Returns the library of a source file, whose path is relative to the project. It is built once in each run.
+/// Returns the library of a source file. The path of the source file is relative to the project. Each library is built
+/// once in each run.
 pub fn library(source: &'static str) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<&str, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap();

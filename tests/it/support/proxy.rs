@@ -1,16 +1,16 @@
-//! A proxy between dq and a server. It can stop forwarding without closing anything.
+//! A proxy between dq and a server. The proxy can stop forwarding while its connections stay open.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Forwards to one server.
+/// A proxy to one server.
 pub struct Proxy {
     pub address: SocketAddr,
     gate: Arc<(Mutex<Gate>, Condvar)>,
 }
 
-/// What is not forwarded now.
+/// Says which bytes the proxy does not forward now.
 #[derive(Default)]
 struct Gate {
     hangs: bool,
@@ -19,7 +19,7 @@ struct Gate {
     held: Option<Held>,
 }
 
-/// The connections older than `older_than` are held, each in one direction.
+/// On connections with a number below `older_than`, the proxy holds the bytes of one direction.
 struct Held {
     older_than: usize,
     way: Way,
@@ -45,14 +45,14 @@ impl Proxy {
         Proxy::with_words(server, Vec::new())
     }
 
-    /// Starts a proxy to a Valkey that makes it look like a Redis 8: a server on whose WAITAOF dq relies.
+    /// Starts a proxy that makes a Valkey look like a Redis 8. dq relies on the WAITAOF of a Redis 8.
     pub fn as_redis_8(valkey: String) -> Proxy {
         let words =
             [("redis_version:7.2.4", "redis_version:8.0.0"), ("server_name:valkey", "server_name:redis ")];
         Proxy::with_words(valkey, words.to_vec())
     }
 
-    /// Replaces some words in the server's answers by others of the same length.
+    /// Starts a proxy that replaces some words by other words of the same length, in both directions.
     fn with_words(server: String, words: Vec<(&'static str, &'static str)>) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (address, gate) = (listener.local_addr().unwrap(), Arc::<(Mutex<Gate>, Condvar)>::default());
@@ -72,19 +72,19 @@ impl Proxy {
         Proxy { address, gate }
     }
 
-    /// Stops forwarding, or continues with what has arrived in the meantime.
+    /// `true`: stops forwarding. `false`: continues, and forwards first what has arrived in the meantime.
     pub fn hang(&self, hangs: bool) {
         self.gate.0.lock().unwrap().hangs = hangs;
         self.gate.1.notify_all();
     }
 
-    /// Holds what comes in this direction on the present connections. New connections are forwarded.
+    /// Holds what arrives in this direction on the connections that exist now. New connections are forwarded.
     pub fn hold(&self, way: Way) {
         let mut gate = self.gate.0.lock().unwrap();
         gate.held = Some(Held { older_than: gate.connections, way });
     }
 
-    /// Forwards what was held.
+    /// Forwards the bytes that were held.
     pub fn let_go(&self) {
         self.gate.0.lock().unwrap().held = None;
         self.gate.1.notify_all();

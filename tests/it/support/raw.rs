@@ -1,4 +1,4 @@
-//! A receiver that follows a script byte by byte, and can do what no receiver should do; and certificates for it.
+//! A receiver that follows a script byte by byte. It can also do what no receiver should do.
 #![allow(dead_code, missing_docs)]
 
 use std::io::{self, Read, Write};
@@ -33,7 +33,7 @@ impl Line {
         self.say(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
     }
 
-    /// Sends nothing more until the other side or the test ends.
+    /// Sends nothing more. Returns when the other side closes the connection, or when the test ends.
     pub fn hang(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         while !self.gone.load(Ordering::Relaxed) {
@@ -45,7 +45,8 @@ impl Line {
         }
     }
 
-    /// Sends the same piece repeatedly, with this pause, until the other side takes no more.
+    /// Sends the same piece again and again, with this pause, until the other side has closed the connection or the
+    /// test ends.
     pub fn go_on(&mut self, piece: &str, pause: Duration) {
         while !self.gone.load(Ordering::Relaxed) && self.stream.write_all(piece.as_bytes()).is_ok() {
             std::thread::sleep(pause);
@@ -63,7 +64,7 @@ impl Line {
     }
 }
 
-/// Reads one request by its content-length, from any stream, also within TLS.
+/// Reads one request, with the body length from its content-length. The stream may be a TLS stream.
 pub fn read_request(stream: &mut impl Read) -> Option<Vec<u8>> {
     let (mut all, mut buffer) = (Vec::new(), [0; 65536]);
     loop {
@@ -81,7 +82,7 @@ pub fn read_request(stream: &mut impl Read) -> Option<Vec<u8>> {
     }
 }
 
-/// The receiver.
+/// The running receiver, and the requests that it has got.
 pub struct Raw {
     pub address: SocketAddr,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,

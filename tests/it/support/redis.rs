@@ -1,5 +1,5 @@
-//! A redis-server for one test, on a Unix socket in a folder of its own. Also groups of servers with sentinels, and
-//! Clusters, on addresses that no other process uses.
+//! A redis-server for one test, on a Unix socket in its own folder. Also groups of servers with sentinels, and
+//! Clusters. They use addresses that no other process uses.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// A server that ends with the test.
 pub struct RedisServer {
     dir: tempfile::TempDir,
-    /// How far its clock is ahead.
+    /// How far the clock of the server is ahead. If negative, the clock is behind.
     ahead_ms: i64,
     process: Child,
 }
@@ -27,7 +27,7 @@ impl RedisServer {
         RedisServer::start_ahead(dir, 0)
     }
 
-    /// Starts a server whose clock is ahead by this much, or behind.
+    /// Starts a server with a clock that is ahead by `ahead_ms`. If `ahead_ms` is negative, the clock is behind.
     pub fn start_with_clock(ahead_ms: i64) -> RedisServer {
         RedisServer::start_ahead(tempfile::tempdir().unwrap(), ahead_ms)
     }
@@ -76,7 +76,8 @@ impl RedisServer {
         self.start_again();
     }
 
-    /// Stops the server, so that it hangs without closing anything, or lets it continue.
+    /// `true`: stops the process of the server. Its connections stay open, but get no answers. `false`: lets the
+    /// process continue.
     pub fn hang(&self, hangs: bool) {
         let signal =
             if hangs { nix::sys::signal::Signal::SIGSTOP } else { nix::sys::signal::Signal::SIGCONT };
@@ -105,7 +106,7 @@ fn command(dir: &Path) -> Command {
     command
 }
 
-/// Starts a server that ends with the thread of its test, whether the test succeeds or fails.
+/// Starts a server that ends with the thread of its test, even if the test fails.
 fn spawn(dir: &tempfile::TempDir, ahead_ms: i64) -> Child {
     let mut command = command(dir.path());
     super::clock::shift(&mut command, ahead_ms);
@@ -114,13 +115,13 @@ fn spawn(dir: &tempfile::TempDir, ahead_ms: i64) -> Child {
 
 fn spawn_here(mut command: Command) -> Child {
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?);
-    // SAFETY: it makes one system call.
+    // SAFETY: the closure makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Starts a server that ends with this process, even if the process is killed. It is tied to a thread that never ends
-/// before the process does.
+/// Starts a server that ends with this process, even if the process is killed. The server ends with the thread that
+/// started it, and this thread runs as long as the process.
 fn spawn_for_all(command: Command) -> Child {
     type Order = (Command, Sender<Child>);
     static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
@@ -137,7 +138,7 @@ fn spawn_for_all(command: Command) -> Child {
     child.recv().unwrap()
 }
 
-/// Removes a folder when this process ends, because a static is never dropped.
+/// Removes a folder when this process ends. (A static is never dropped, so its folder would stay.)
 fn sweep_at_exit(dir: &Path) {
     static DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     extern "C" fn sweep() {
@@ -237,7 +238,7 @@ impl TcpServer {
         let own =
             ["--bind", &host, "--port", &plain.to_string(), "--tls-port", &tls.to_string(), "--save", ""]
                 .map(str::to_owned);
-        // A sentinel keeps no jobs.
+        // A sentinel stores no jobs, so it needs no append-only file.
         let kept =
             if first.is_none() { ["--appendonly", "yes"].map(str::to_owned).to_vec() } else { Vec::new() };
         let (dir_name, more) = (dir.path().display().to_string(), more.iter().map(|m| (*m).to_owned()));
@@ -278,7 +279,7 @@ impl TcpServer {
         nix::unistd::Pid::from_raw(self.process.lock().unwrap().id() as i32)
     }
 
-    /// Returns the folder with its files.
+    /// Returns the folder with the files of the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -419,7 +420,7 @@ impl SentinelGroup {
         self.sentinels.iter().map(TcpServer::url).collect()
     }
 
-    /// Returns which server is the master according to the first sentinel.
+    /// Returns the index of the server that is the master according to the first sentinel.
     pub fn master(&self) -> Option<usize> {
         self.master_by(&self.sentinels[0])
     }
@@ -430,15 +431,15 @@ impl SentinelGroup {
         self.servers.iter().position(|s| s.address() == address)
     }
 
-    /// Whether this server is the master according to all sentinels. (The sentinel that promoted it knows seconds
-    /// before the others.)
+    /// Whether this server is the master according to all sentinels. (The sentinel that promoted the server knows this
+    /// some seconds before the other sentinels.)
     pub fn all_call_master(&self, server: usize) -> bool {
         self.sentinels.iter().all(|sentinel| self.master_by(sentinel) == Some(server))
     }
 
-    /// Whether all sentinels name one master, and all other servers follow it. In this state, no sentinel has a reason
-    /// for another failover. (The master may be another server than expected: if the machine stands still for a second,
-    /// this is enough for a failover.)
+    /// Whether all sentinels name the same master, and all other servers follow this master. In this state, no sentinel
+    /// has a reason for another failover. (The master may be another server than the test expects. If the machine
+    /// stands still for a second, the sentinels make a failover.)
     pub fn is_whole(&self) -> bool {
         let Some(master) = self.master() else { return false };
         let follows =
@@ -448,7 +449,7 @@ impl SentinelGroup {
             && (0..self.servers.len()).all(follows)
     }
 
-    /// Returns what each server and each sentinel says of the group, for the message of a test that waits in vain.
+    /// Returns what each server and each sentinel reports about the group. A test that waits in vain prints this.
     pub fn describe(&self) -> String {
         let servers = self.servers.iter().map(|s| s.cli(&["info", "replication"]));
         let sentinels = self.sentinels.iter().map(|s| s.cli(&["sentinel", "master", MASTER]));
@@ -467,7 +468,7 @@ impl ClusterGroup {
         let host = own_host();
         let server = |_| {
             let more = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--appendonly", "yes"];
-            // When one master is lost, the others still serve.
+            // When one master is lost, the other masters still serve their slots.
             let rest = ["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"];
             let announce = ["--cluster-announce-ip", &host, rest[0], rest[1], rest[2], rest[3]];
             TcpServer::start(&[&more[..], &announce[..]].concat())
@@ -488,7 +489,8 @@ impl ClusterGroup {
             until("a good Cluster", || {
                 let is_good = server.cli(&["cluster", "info"]).contains("cluster_state:ok");
                 let slots = server.cli(&["cluster", "slots"]);
-                // For each range: two numbers, and a master and a replica with at least three lines each.
+                // The output has for each range of slots: two numbers, then at least three lines for the master, and as
+                // many for its replica. One of these lines is the host.
                 let servers = slots.lines().filter(|l| l.trim() == server.host).count();
                 let link = server.info("role").as_deref() == Some("master")
                     || server.info("master_link_status").as_deref() == Some("up");
@@ -503,7 +505,7 @@ impl ClusterGroup {
         self.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap()
     }
 
-    /// Returns the servers that are masters now.
+    /// Returns the indexes of the servers that are masters now.
     pub fn masters(&self) -> Vec<usize> {
         let is_master = |n: &usize| self.servers[*n].info("role").as_deref() == Some("master");
         (0..self.servers.len()).filter(is_master).collect()

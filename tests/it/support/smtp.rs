@@ -21,8 +21,8 @@ impl Smtp {
         Smtp::run("127.0.0.1", port, &[])
     }
 
-    /// Starts a server on this process's own address that requires STARTTLS and a login. Its certificate and key are in
-    /// the folder.
+    /// Starts a server that requires STARTTLS and a login, on this process's own address. The certificate and the key
+    /// are in `folder`.
     pub fn strict(port: u16, folder: &Path, user: &str, password: &str) -> Smtp {
         let file = |name: &str| folder.join(name).display().to_string();
         Smtp::run(
@@ -63,7 +63,7 @@ impl Smtp {
         self.mails().into_iter().filter(|m| m["to"][0] == to && has(m, what)).collect()
     }
 
-    /// Waits for such a mail.
+    /// Waits for a mail to this recipient that contains this text.
     pub fn wait_for(&self, to: &str, what: &str, log: impl Fn() -> String) -> Value {
         eventually(60 * SECOND, &format!("a mail to {to} that says {what:?}; log:\n{}", log()), || {
             self.of(to, what).into_iter().next()

@@ -43,7 +43,7 @@ impl Strace {
     }
 }
 
-/// If the test fails, no process stays watched.
+/// If a test fails, its strace ends here.
 impl Drop for Strace {
     fn drop(&mut self) {
         let _ = self.child.kill();

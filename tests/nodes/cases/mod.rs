@@ -1,5 +1,5 @@
-//! Cases that were found by review. The name of each says what should happen. The outcome is printed with figures, and
-//! judged like a campaign.
+//! Cases that were found by review. The name of each case says what should happen. The history of a case is judged like
+//! that of a campaign, and figures are printed.
 
 mod moves;
 mod order;
@@ -14,7 +14,7 @@ use crate::ledger::{History, Id, Micros, OperationKind, Outcome, Rule};
 use crate::requests::{Ask, Fate};
 use crate::stage::{SETTLE, Stage};
 
-/// Returns a request about an id with this number.
+/// Returns a request about the id with the number `n`.
 fn ask(n: u32, operation_kind: OperationKind) -> Ask {
     Ask { id: Id::Single(n), operation_kind, fate: Fate::Accepted }
 }
@@ -29,16 +29,16 @@ fn version(n: u32, nth: u64) -> u64 {
     u64::from(n) * 10 + nth
 }
 
-/// Returns how many answers are like this one.
+/// Returns how many outcomes are equal to `like`.
 fn count(outcomes: &[Outcome], like: &Outcome) -> usize {
     outcomes.iter().filter(|outcome| *outcome == like).count()
 }
 
-/// Looks at everything that is left, delivers everything that waits, and reports what is wrong.
+/// Lists the jobs that are left, delivers the jobs that wait, and fails if something is wrong.
 fn end(mut stage: Stage, name: &str) {
     stage.look("when all was quiet", SETTLE);
     stage.release(Duration::from_secs(60));
-    // It is shown if the case fails.
+    // The test runner shows the log if the case fails.
     println!("the daemon's log:\n{}", stage.daemon.log());
     judged(&stage.end(), name);
 }
@@ -61,7 +61,7 @@ fn judged(history: &History, name: &str) {
     assert!(findings.is_empty(), "{name}: {counts:?}\n{first}");
 }
 
-/// Waits for this long by the stage's clock.
+/// Waits for `duration` by the clock of the stage.
 fn wait(stage: &Stage, duration: Duration) {
     let until = stage.clients.now() + duration.as_micros() as u64;
     crate::support::eventually(duration + Duration::from_secs(5), "a moment", || {

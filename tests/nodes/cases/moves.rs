@@ -14,10 +14,10 @@ use crate::servers::{Lag, Node, Server};
 use crate::stage::Stage;
 use crate::support::{SECOND, SLOTS, eventually};
 
-/// This many bytes are more than a question or a script has, and fewer than a batch of jobs has.
+/// A number of bytes. A batch of jobs has more bytes. A request without jobs or a script has fewer bytes.
 const A_BATCH: u64 = 20_000;
 
-/// Waits until jobs are being sent to a node behind a line.
+/// Waits until jobs are being sent to a node. `before`: how many bytes its line had sent earlier.
 fn jobs_move(stage: &Stage, node: usize, before: u64) {
     eventually(60 * SECOND, "jobs that move", || {
         (stage.nodes[node].line().sent() > before + A_BATCH).then_some(())
@@ -43,7 +43,7 @@ fn a_move_that_is_broken_off_and_begun_again_loses_nothing() {
         drop(mover);
         stage.nodes[1].line().cut();
         stage.nodes[1].line().slow(Duration::ZERO);
-        // The interrupted move is finished and reversed. Then the node is emptied at once.
+        // The next command finishes the interrupted move, and moves the jobs back. Then node 0 is emptied in one move.
         assert!(Running::start(stage.set.bring_back(0, &config)).wait_or_kill(60 * SECOND));
         eventually(60 * SECOND, "all at home", || stage.set.is_settled(&config).then_some(()));
         assert!(Running::start(stage.set.take_out(0, &config)).wait_or_kill(60 * SECOND));
@@ -71,7 +71,7 @@ fn a_home_that_dies_while_jobs_move_to_it_hides_none_of_them() {
     assert_eq!(count(&outcomes, &Outcome::Done), jobs as usize);
     stage.set.change(&stage.daemon, &[0, 1]);
     let config = stage.config.clone();
-    // The mover sends jobs and then waits for the answer.
+    // The line holds the first batch of jobs, so the mover has sent jobs and waits for the answer.
     stage.nodes[1].line().hold_from(A_BATCH);
     let mover = Running::start(stage.set.bring_back(1, &config));
     eventually(60 * SECOND, "jobs that are on their way", || stage.nodes[1].line().holds().then_some(()));
@@ -93,9 +93,9 @@ fn a_home_that_dies_while_jobs_move_to_it_hides_none_of_them() {
     end(stage, "a home that dies while jobs move to it");
 }
 
-/// Waits for a state of a group. Looks five times a second: each look starts several processes.
+/// Waits for a state of a group. Looks only five times a second, because each look starts several processes.
 fn wait_for_group(group: &Node, what: &str, holds: impl Fn() -> bool) {
-    // A Sentinel that got no processor time for two seconds does nothing for the next thirty (its TILT mode).
+    // A Sentinel that got no processor time for two seconds does nothing for the next thirty seconds (its TILT mode).
     let end = Instant::now() + 150 * SECOND;
     while !holds() {
         if Instant::now() > end {
@@ -135,7 +135,7 @@ fn a_move_to_a_master_whose_replica_lags_is_refused() {
     stage.daemon.wait_ready();
     let outcomes = stage.ask(&(0..jobs).map(|n| ask(n, OperationKind::Get)).collect::<Vec<_>>());
     assert_eq!(count(&outcomes, &Outcome::NotFound), 0, "nothing was done");
-    // Once the replica is there, jobs move, and the replica has them.
+    // When the replica is back, the move succeeds, and the replica gets the jobs.
     eventually(60 * SECOND, "a move", || {
         Running::start(stage.set.bring_back(1, &config)).wait_or_kill(20 * SECOND).then_some(())
     });
@@ -161,7 +161,7 @@ fn a_redrive_after_a_node_was_added_leaves_no_second_copy() {
     stage.daemon.wait_ready();
     let redriven = stage.redrive_all("failing", "6s");
     println!("{redriven} of 400 are redriven");
-    // Some are replaced, some replaced and deleted, some replaced by jobs that are due later.
+    // 200 jobs are replaced. 100 jobs are replaced and deleted. 100 jobs are replaced by jobs that are due later.
     let mut asks: Vec<Ask> = (0..300).map(|n| failing(n, add(n, 2, S))).collect();
     asks.extend((200..300).map(|n| failing(n, OperationKind::Delete)));
     asks.extend((300..400).map(|n| failing(n, add(n, 2, 12 * S))));
@@ -174,8 +174,8 @@ fn a_redrive_after_a_node_was_added_leaves_no_second_copy() {
     for (what, ids) in [("replaced", 0..200), ("deleted", 200..300), ("put off", 300..400)] {
         let came = |n: &u32| {
             let is_old = |version| version == super::version(*n, 1);
-            // An accepted delivery is one after the redrive, because all jobs were refused until they became dead
-            // letters.
+            // Until the jobs became dead letters, all their deliveries were refused. So an accepted delivery is from
+            // the time after the redrive.
             history.deliveries.iter().any(|d| d.id == Id::Failing(*n) && d.is_accepted && is_old(d.version))
         };
         println!("of {} that were {what}, the old version came of {}", ids.len(), ids.filter(came).count());
@@ -193,7 +193,7 @@ fn reserve(stage: &Stage, lease: &str) -> BTreeSet<String> {
     answer["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Clients hold jobs for three seconds and for a minute while the jobs move to a node with another clock.
+/// Clients reserve jobs with leases of three seconds and of a minute. Then the jobs move to a node with another clock.
 fn leases_move(offset_ms: i64, name: &str) {
     let nodes = vec![Node::Single(Server::start(0)), Node::Single(Server::start(offset_ms))];
     let mut stage = Stage::start(nodes, &[], "");

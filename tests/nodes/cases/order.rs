@@ -7,7 +7,7 @@ use crate::requests::{Ask, PARKED};
 use crate::servers::{Node, Server};
 use crate::stage::Stage;
 
-/// Each round has its own id. The last job of a large `madd` has this id, and the request that follows is about it.
+/// Each round has its own id. The last job of a large `madd` has this id, and the next request is about this id.
 fn follows_a_large_madd(name: &str, next: fn(u32) -> Ask) {
     let nodes = vec![Node::Single(Server::start(0)), Node::Single(Server::start(0))];
     let mut stage = Stage::start(nodes, &[], "");
@@ -20,7 +20,7 @@ fn follows_a_large_madd(name: &str, next: fn(u32) -> Ask) {
         let mut line = Line::new(&stage.clients);
         line.play(&[jobs, vec![next(round)]]);
         line.play(&[vec![ask(round, OperationKind::Get)]]);
-        // No requests follow for the other ids.
+        // Only the requests about the id of this round are judged.
         stage
             .history
             .operations

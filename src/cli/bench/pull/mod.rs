@@ -28,7 +28,7 @@ use super::{BenchPull, PullClients};
 /// The delay of the jobs that clients wait for.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// For how long it is measured what waiting clients cost.
+/// How long the cost of waiting clients is measured.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// A server that is measured.
@@ -49,7 +49,7 @@ struct JobProducer<'a> {
     protocol: &'a dyn PullProtocol,
     first: u64,
     delay: Duration,
-    /// For each job, the time from `began`, in microseconds.
+    /// For each job, the time from `began` until the job was sent, in microseconds.
     sent_us: &'a [AtomicU64],
     began: Instant,
 }

@@ -77,7 +77,7 @@ struct ReserveAnswerJob<'a> {
     token: Cow<'a, str>,
 }
 
-/// The field with the jobs in an answer of dq, over either port.
+/// The field with the jobs in an answer of dq, over TCP or HTTP.
 #[derive(Deserialize)]
 struct ReserveAnswer<'a> {
     #[serde(borrow, alias = "data")]
@@ -194,8 +194,8 @@ pub(super) struct BeanstalkPullProtocol {
     size: usize,
 }
 
-/// The number of dq's priority `normal`. This number is one of the three levels. Other numbers cost dq more, such as a
-/// note about the job.
+/// The number of dq's priority `normal`. This number is one of the three levels. A number that is not a level causes
+/// more work in dq, for example a note about the job.
 const NORMAL_PRIORITY: u32 = 1 << 31;
 
 impl BeanstalkPullProtocol {
@@ -213,8 +213,8 @@ impl PullProtocol for BeanstalkPullProtocol {
     }
 
     fn reserve(&self, max: usize, wait: Duration, out: &mut Vec<u8>) -> usize {
-        // Like a client of dq, the client waits only for the first job. It then gets further jobs only if they are
-        // already there.
+        // Like a client of dq, the client waits only for the first job. Further jobs come with the same answers only if
+        // they are already there.
         let _ = write!(out, "reserve-with-timeout {}\r\n", wait.as_secs());
         (1..max).for_each(|_| out.extend_from_slice(b"reserve-with-timeout 0\r\n"));
         max

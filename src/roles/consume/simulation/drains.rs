@@ -45,7 +45,7 @@ impl World {
         let is_forgotten = |token: &&Token| !running.contains(token);
         let forgotten: Vec<&Token> =
             self.lanes.iter().flat_map(|lane| lane.leases_of(number)).filter(is_forgotten).collect();
-        // If stores fail, an outcome may have been sent without an answer yet.
+        // If stores fail, an outcome may have been sent, but its answer has not come yet.
         let seed = self.seed;
         assert!(self.has_trouble || forgotten.is_empty(), "seed {seed}: {forgotten:?} not settled");
         self.retire(number);

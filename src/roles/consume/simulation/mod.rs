@@ -1,5 +1,5 @@
-//! A seeded simulation in simulated time, only for tests. Several consumers use a simulated store. Its lanes fail, hang
-//! and lose answers. Topics come and go, and there are limits, circuits and drains.
+//! A seeded simulation in simulated time, only for tests. Several consumers use a simulated store. The lanes of the
+//! store fail, hang and lose answers. Topics come and go, and there are limits, circuits and drains.
 //!
 //! It checks that no lane gets two exchanges at once, that no lease asks for more jobs than there are free workers,
 //! that nothing polls, and that in the end every job that somebody serves has been delivered. `SIMULATION_SEED=…`
@@ -24,9 +24,9 @@ use model::job::TopicName;
 /// How many sequences a test plays, unless the environment sets another number. (Twenty sequences take a second.)
 const SEQUENCES: u64 = 150;
 
-/// All jobs must be delivered within this time after the time of trouble. An exchange that hangs takes 5 s. A circuit
-/// whose probe was lost waits for up to 20 s. A home forgets after 30 s which permits a process held. Each job may need
-/// one more second, if its topic has one callback at a time.
+/// All jobs must be delivered within this time after the time of trouble. An exchange that hangs takes 5 s. After a
+/// lost probe, a circuit waits for up to 20 s. A home forgets after 30 s which permits a process held. Each job may
+/// need one more second, if its topic has one callback at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl World {

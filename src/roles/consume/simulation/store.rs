@@ -39,7 +39,7 @@ pub(super) struct SimulatedLane {
     attempts: HashMap<JobNumber, u32>,
     /// Jobs that have ended.
     pub(super) ended: u64,
-    /// How often a job was postponed.
+    /// How many times jobs were postponed.
     pub(super) postponed: u64,
 }
 
@@ -173,8 +173,8 @@ impl SimulatedLane {
         batch
     }
 
-    /// Settles outcomes. Returns which jobs must be made ready again and when. A settlement whose lease has ended has
-    /// no effect.
+    /// Settles outcomes. Returns which jobs must be made ready again and when. A settlement has no effect if its lease
+    /// has ended.
     pub(super) fn settle(&mut self, settlements: &[Settlement]) -> SimulatedRetries {
         let mut retries = Vec::new();
         for Settlement { token, outcome, .. } in settlements {

@@ -175,8 +175,8 @@ impl World {
         }
     }
 
-    /// Settles and leases in a lane. If it fails, either nothing was done, or everything was done and the answer was
-    /// lost.
+    /// Settles and leases in a lane. If the exchange fails, either nothing was done, or everything was done and the
+    /// answer was lost.
     pub(super) fn exchange(
         &mut self,
         number: usize,
@@ -190,7 +190,7 @@ impl World {
         let failed = fails.then(down).filter(|_| limit > 0);
         let is_done = !fails || self.rng.bool();
         let mut answer = ExchangeAnswer { failed, ..ExchangeAnswer::default() };
-        // One shard of the lane may be down, and not the others.
+        // One shard of the lane may be down while the other shards work.
         let (settle, mut unsettled): (Vec<_>, Vec<_>) = match self.is_troubled() && self.rng.u8(0..4) == 0 {
             true => settle.into_iter().partition(|_| self.rng.bool()),
             false => (settle, Vec::new()),

@@ -76,8 +76,8 @@ pub(super) struct World {
     pub(super) names: Vec<TopicName>,
     pub(super) topics: Vec<Topic>,
     pub(super) host_limits: Vec<HostLimit>,
-    /// Whether each ring reaches only one process that listens, as with Redis. Otherwise it reaches all processes, as
-    /// with the embedded store.
+    /// Whether each ring reaches only one process that listens, as with Redis. False: each ring reaches all processes,
+    /// as with the embedded store.
     pub(super) rings_reach_one: bool,
     /// Whether stores fail and topics change during the simulation.
     pub(super) has_trouble: bool,
@@ -96,7 +96,7 @@ pub(super) fn random_topic(rng: &mut Rng, name: &TopicName) -> Topic {
     Topic {
         retry: Retry::List(vec![50 * MS, 500 * MS]),
         max_attempts: rng.u32(1..6),
-        // Otherwise some jobs would come again without end.
+        // Without this limit, some jobs would be delivered again without end.
         max_notifications: Some(rng.u32(1..9)),
         timeout: Duration::from_secs(rng.u64(1..5)),
         priority: [Priority::High, Priority::Normal, Priority::Low][rng.usize(..3)],
@@ -164,7 +164,7 @@ impl World {
 
     /// Plans the jobs and the changes of a sequence.
     pub(super) fn plan(&mut self) {
-        // Some sequences are short. Then no later event hides that something was forgotten.
+        // Some sequences are short, so that no later event hides that something was forgotten.
         let most = [4, 4, 20, 300][self.rng.usize(..4)];
         for _ in 0..self.rng.u64(1..most) {
             let at = if self.rng.bool() { MS } else { millis(&mut self.rng, 1..TROUBLE.as_millis() as u64) };
@@ -226,7 +226,7 @@ impl World {
         self.has_trouble && self.now < self.start + TROUBLE
     }
 
-    /// Plays the next event. Returns whether there was one before `until`.
+    /// Plays the next event. Returns whether there was an event before `until`.
     pub(super) fn step(&mut self, until: Instant) -> bool {
         let Some(entry) = self.happenings.first_entry() else { return false };
         if entry.key().0 > until {

@@ -8,13 +8,13 @@
 --         limits the limits that the adds must keep, or '' for none: see quota
 --         flags  rank (1 2 3, or 0 for a number as priority); what happens if the id is taken (r replace, k keep,
 --                x reject); the job's own limit of attempts in decimal, or nothing; '+' and the number of attempts that
---                were made before the job came here, if there were any; 'p' and its number, if the rank is 0; 'h' and
---                its headers, if it has some: '2r', '1k7', '2k+3', '0rp5', '2r7h{"a":"b"}'
+--                were made before the job came here, if there were any; 'p' and the number of its priority, if the
+--                rank is 0; 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '0rp5', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
 --       at the end, for a batch only: see late_letters
 -- Returns eight bytes for each job, in the order of the jobs: a letter (n new, r replaced, k kept, x rejected), and 7
 -- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected. Or q: a limit does
--- not allow the add. Then the 7 bytes are the number of the limit (1), and in how many ms to try again (6)
+-- not allow the add. Then the 7 bytes are the number of the limit (1 byte), and in how many ms to try again (6 bytes)
 --
 -- Moves a job: nothing -> delayed, ready. A job that is replaced: delayed, ready -> delayed, ready; leased -> leased.
 -- If the replaced job is leased, its record becomes the record of the replacement. The replacement becomes delayed or
@@ -43,23 +43,22 @@ while argv[i] do
     define_others()
     n, refused = admit(topic, limits, first, n, step, alike and shared_flags)
   end
-  -- Stores `n` jobs of the topic. Their arguments begin at argument `first`. (This is no function of its own, because a
+  -- Stores `n` jobs of the topic. Their arguments begin at argument `first`. (This code is not a function, because a
   -- function with so many variables from outside takes a microsecond to define.)
   if n > 0 then
     local last = first + step * n - 1
     local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
-    -- How many of the jobs wait for their due time, and the lowest score of these jobs.
+    -- `wait`: how many of the jobs wait for their due time. `earliest`: the lowest score of these jobs.
     local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
-    -- `list` has each id and its record, from position `from` to position `to`. So the commands can use it as it is,
+    -- `list` has each id and its record, from position `from` to position `to`. So the commands use `list` directly,
     -- and no other list of the ids and records is made.
     local list, from, to = argv, first, last
     -- If the flags or the due times of the jobs differ, these lists have the values of each job.
     local scores, moments, ranks, rules, notes
     if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
     -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
-    -- flags and due time, so these values need not be made again.
-    -- (If the priority of a job is a number, the notes of the job are `noted`, its place in the call, and `rest`: see
-    -- numbered.)
+    -- flags and due time, so these values need not be made again. (If the priority of a job is a number, the notes of
+    -- the job are made of `noted`, the place of the job in the call, and `rest`: see numbered.)
     local flags, due, rank, rule, head, noted, rest, at, waiting, score
     local k, its_flags, its_due = 0, shared_flags, shared_due
     for j = first, last, step do
@@ -89,7 +88,8 @@ while argv[i] do
         due = its_due
         at = moment(due)
         -- A due time in the past means now. So the lateness, and the age of the oldest ready job, are counted from the
-        -- add. Jobs of the spool keep their due time, because they may have waited for long: see catch_up.
+        -- add. Jobs of a batch keep their due time, because they may have waited for long, and the `catch_up` of their
+        -- topic must see this.
         if at < now and not KEYS[3] then at = now end
         waiting = at > now
         score = text(waiting and at * 4 + rank or rank * 1e15 + at)
@@ -108,10 +108,10 @@ while argv[i] do
       end
     end
     if big then call('SADD', base .. 'big', topic) end
-    -- If there are few jobs, each new id is written by itself, and ids that are taken stay as they are for now. If
-    -- there are more jobs, and all of them replace, all are written with one command. The number of new fields then
-    -- shows whether any id was taken. A job that is replaced leaves a record, so such jobs are read before they are
-    -- replaced.
+    -- If there are few jobs, each new id is written by itself, and the records of ids that are taken do not change yet.
+    -- If there are more jobs, and all of them have the rule `replace`, all are written with one command. The number of
+    -- new fields then shows whether any id was taken. dq keeps a record of each replaced job, so such jobs are read
+    -- before they are replaced.
     local m, fresh, before, are_few = nil, nil, nil, n <= FEW
     if are_few then
       fresh = true
@@ -157,25 +157,26 @@ while argv[i] do
       end
       local ids = {}
       for k = 1, n do ids[k] = argv[first + step * k - step] end
-      -- Jobs whose priority is a number: see numbered. `left`: such jobs that were ready before. `queued`: such jobs
+      -- Jobs with a number as priority: see numbered. `left`: such jobs that were ready before. `queued`: such jobs
       -- that are ready now.
       local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
       stored, is = {}, {}
       if not fresh then
-        -- Some id is taken, or may be taken, or occurs twice.
+        -- An id is taken, or may be taken, or occurs twice.
         local in_delayed = call('ZMSCORE', delayed, unpack(ids))
         local in_ready = call('ZMSCORE', ready, unpack(ids))
         local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
         for x, id in ipairs(ids) do
           local wait, place = tonumber(in_delayed[x] or 0), tonumber(in_ready[x] or 0)
           was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
-          -- See scores.
+          -- The scores contain the due times: see scores.
           was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
           if in_ready[x] and place < LEVELS then was_rank[id] = 0 end
           if was[id] and m.ids > 0 then ended[id] = { in_delayed[x], in_ready[x], before[x] or nil } end
         end
       end
-      -- If several jobs have the same id, the last one whose rule allows this is stored.
+      -- If several jobs of the call have the same id, a later job takes the place of an earlier one if the rule of the
+      -- later job is `replace`.
       for x, id in ipairs(ids) do
         local taken = was[id] or is[id]
         if not taken then
@@ -211,8 +212,9 @@ while argv[i] do
           ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
         end
         if was[id] == 'leased' then
-          -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps what is needed at its end. The due
-          -- time and the priority are now those of the replacement, and the mark WAS_REPLACED (8) is set. See leases.
+          -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps the limit of attempts, the stamp and
+          -- the owner. The due time and the priority are now those of the replacement, and the mark WAS_REPLACED (8) is
+          -- set. See leases.
           local lease = call('HGET', base .. 'L:' .. topic, id)
           lease = string.sub(lease, 1, 20)
             .. pack('>I6BI4B', moments[k], ranks[k] + 8, 0, 0)

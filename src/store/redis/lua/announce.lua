@@ -1,6 +1,6 @@
 --@ use clock bells
--- Rings the bells for work that waits. A process may have taken a ring, and died before it leased the jobs or passed
--- the ring on.
+-- Rings the bells for work that waits. The reason: a process may have taken a ring, and died before it leased the jobs
+-- or passed the ring on.
 --
 -- KEYS  1 the shard's base
 -- ARGV  topics: the bells ring for each topic that has ready jobs
@@ -9,8 +9,8 @@
 --
 -- Changes the state of no job.
 
--- A removal must be the first write, so that a server whose memory is full allows the others: see moves. (It removes
--- nothing, because no topic has this name.)
+-- A removal must be the first write, so that a server with full memory also allows the other writes: see moves. (No
+-- topic has this name, so nothing is removed.)
 call('ZREM', base .. 'bell', ' ')
 if ARGV[1] then
   for _, topic in ipairs(ARGV) do
@@ -28,7 +28,7 @@ else
   end
   if tokens[1] then call('ZADD', base .. 'bell', 'NX', unpack(tokens)) end
   call('ZADD', base .. 'tbell', 0, 'timer')
-  -- See meter. (An earlier release, which may run beside this one, does not write this key.)
+  -- See meter. (An earlier release, which may run at the same time, does not write this key.)
   call('SET', base .. 'counting', call('EXISTS', base .. 'bytes'))
 end
 return redis.status_reply('OK')

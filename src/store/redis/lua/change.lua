@@ -19,8 +19,8 @@
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
--- Splits the members of a JSON object. Members whose names begin with a colon come first. Their values are strings that
--- contain no quotation mark. Returns these members by name, and the text of the other members.
+-- Splits the members of a JSON object. Members with names that begin with a colon come first. Their values are strings
+-- that contain no quotation mark. Returns these members by name, and the text of the other members.
 local function taken(members)
   local own = {}
   while true do
@@ -50,8 +50,8 @@ if ARGV[4] ~= '' then rank = number and 0 or tonumber(ARGV[4]) end
 local renumbered = ARGV[4] ~= '' and (rank == 0 or old_rank == 0)
 local stamp
 
--- The write that a server may refuse comes first, so that a refusal leaves the job unchanged. See records for the
--- layout.
+-- The write that a server may refuse comes first, so that a refusal leaves the job unchanged. The part records
+-- describes the layout of a record.
 if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local record = call('HGET', bodies, id)
   stamp = struct.unpack('>I7', record, 2)
@@ -72,9 +72,9 @@ end
 -- Removes the job from the order of the jobs with numbers before its notes change: see numbered.
 if old_rank == 0 and from == ready then unqueue(topic, { id, was }) end
 if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or ARGV[11] ~= '' or renumbered then
-  -- The headers are the first line of the log: see endings. The first members of this line are those whose names begin
-  -- with a colon: the number, the destination, the tags, the links, the time to run, and the end of the job's life, in
-  -- this order. (See src/model/headers.rs.)
+  -- The headers are the first line of the log: see endings. The first members of this line have names that begin with a
+  -- colon: the number, the destination, the tags, the links, the time to run, and the end of the job's life, in this
+  -- order. (See src/model/headers.rs.)
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)

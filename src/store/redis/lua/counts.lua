@@ -2,9 +2,9 @@
 -- Counts the jobs of all topics that ever had a job. One call counts some of the topics.
 --
 -- KEYS  1 the shard's base
--- ARGV  1 where to go on: '0' at first   2 about how many topics
--- Returns an array: where to go on ('0' at the end), then for each topic: topic, delayed, ready, leased, dead, and when
--- the oldest ready job was due, in ms (-1: no job is ready), and how many bytes its jobs have (-1: bytes are not
+-- ARGV  1 the cursor: '0' at first   2 about how many topics
+-- Returns an array: the next cursor ('0' at the end), then for each topic: topic, delayed, ready, leased, dead, and
+-- when the oldest ready job was due, in ms (-1: no job is ready), and how many bytes its jobs have (-1: bytes are not
 -- counted). A topic may occur more than once
 --
 -- Changes the state of no job.

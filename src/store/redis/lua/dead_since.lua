@@ -1,5 +1,5 @@
 --@ use shard places leases views sizes
--- Returns a topic's dead letters that died at a moment or later, the latest first.
+-- Returns a topic's dead letters that died at a given moment or later, the latest first.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 the moment, Unix ms   3 how many at most   4 how many bytes of big bodies at most

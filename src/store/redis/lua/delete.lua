@@ -1,12 +1,12 @@
 --@ use clock fence batch bells scores places meter numbered moves leases history unsettled latest_letters late_letters
 --@ later latest_letters late_letters
--- Removes jobs in any state. If there is no job of an id, removes its dead letters. (A batch of the spool removes only
--- late dead letters: see late_letters. In the spool, a deletion takes the place of an add of the same host. So the
--- deletion is for the job of that add, and not for older dead letters of this id. If the shard has a live job of this
--- id, that job is removed.)
+-- Removes jobs in any state. If an id has no live job, removes its dead letters. (A batch of the spool also removes
+-- live jobs, but of the dead letters it removes only the late ones: see late_letters. The reason: a deletion in the
+-- spool has replaced an add of the same host. So the deletion is for the job of that add, and not for older dead
+-- letters of the id.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch only: see batch
--- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
+-- ARGV  1 why the jobs are removed, for their records; '' for no reason. Then for each topic: topic, n, and n ids
 --       at the end, for a batch only: see late_letters
 -- Returns one digit for each id, in their order: 1 it was there, 0 it was not there, 2 there were so many dead letters
 -- that some are left

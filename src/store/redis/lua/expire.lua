@@ -1,5 +1,5 @@
 --@ use clock fence bells scores meter numbered moves leases history endings
--- Ends leases whose deadline has passed.
+-- Ends leases that are past their deadline.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 how many topics at most
@@ -9,7 +9,8 @@
 -- Moves a job: leased -> ready, the attempt counted; if its attempts are used up -> dead; if it was replaced while it
 -- was leased -> delayed, ready
 
--- Settlements had to wait while jobs were moved. So they come first now: no lease expires before `grace` has run out.
+-- While jobs were moved, no lease could be settled. So after a move, processes first get time to settle their leases:
+-- no lease expires while the key `grace` exists.
 local grace = call('PTTL', base .. 'grace')
 if grace > 0 then return { 0, now + grace, now, 0 } end
 local left, jobs, dead = tonumber(ARGV[1]), 0, {}

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 how many topics   then the topics   then moments in ms, ascending
--- Returns how many become due between each moment and the next
+-- Returns how many jobs become due between each moment and the next
 --
 -- Changes the state of no job.
 

@@ -1,5 +1,5 @@
 --@ use shard fence places leases views
--- Returns a job. If there is none, returns the latest dead letter of its id.
+-- Returns the live job of an id. If there is no live job, returns the latest dead letter of the id.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id

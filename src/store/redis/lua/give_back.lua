@@ -1,6 +1,6 @@
 --@ use shard
--- Gives back rings that came to a process that does not serve their topic. They ring for another process, with the same
--- score.
+-- Gives back rings that came to a process that does not serve their topic. Another process gets these rings, with the
+-- same score.
 --
 -- KEYS  1 the shard's base
 -- ARGV  for each ring: topic, its score in `bell`
@@ -8,8 +8,8 @@
 --
 -- Changes the state of no job.
 
--- A removal must be the first write, so that a server whose memory is full allows the others: see moves. (It removes
--- nothing, because no topic has this name.)
+-- A removal must be the first write, so that a server with full memory also allows the other writes: see moves. (No
+-- topic has this name, so nothing is removed.)
 call('ZREM', base .. 'bell', ' ')
 for i = 1, #ARGV, 2 do
   local topic = ARGV[i]

@@ -8,8 +8,8 @@
 -- Moves a job: leased -> ready, the attempt not counted, up to three times for each job. After that the attempt counts:
 -- leased -> ready, or dead if its attempts are used up. If it was replaced while it was leased -> delayed, ready
 
--- How many times the death of a process does not count as an attempt of a job that it had leased. After that, the job
--- itself may be the cause of the deaths.
+-- How many attempts of a job do not count because the process that had leased the job died. After that, the attempts
+-- count, because the job itself may be the cause of the deaths.
 local FORGIVEN = 3
 
 local owned = base .. 'o:' .. ARGV[1]

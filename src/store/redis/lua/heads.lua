@@ -1,10 +1,10 @@
 --@ use shard places leases views seek sizes
 -- Lists a page of a topic's jobs in one state without their bodies, in the order of the zset of this state, or in the
--- opposite order. (Ready jobs with numbers as priorities have another order in list.)
+-- opposite order. (The script `list` returns ready jobs with numbers as priorities in another order.)
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 state (1 to 4)   3 and 4 the score and the member behind which the page begins; '' and '' for the
---       first page   5 'forward' or 'backward'   6 how many jobs at most   7 how many bytes of big bodies it may read
+--       first page   5 'forward' or 'backward'   6 how many jobs at most   7 how many bytes of big bodies at most
 -- Returns an array: 1 if there are more, else 0; then for each job five values: its member and score in the zset of the
 -- state, its due time in ms, its stamp in us, its log
 --
@@ -16,7 +16,7 @@ local bodies = base .. (state == 4 and 'X:' or 'b:') .. topic
 local all, most = call('ZCARD', order), tonumber(ARGV[6])
 local found
 if back then
-  -- The ranks up to `last` are before the place where the page begins.
+  -- The page has the ranks from `last` downwards.
   local last = all - 1
   if ARGV[3] ~= '' then
     last = rank_after(order, ARGV[3], ARGV[4]) - 1

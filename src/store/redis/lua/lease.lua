@@ -1,22 +1,22 @@
 --@ use clock fence bells scores numbered order places records leases sizes circuits
 --@ first moment ring lower text from_ready limit_of stamp_of fitting
 -- Leases ready jobs, topic by topic, in the order of priority and due time. If priority and due time are equal, jobs
--- whose priority is a number and not a level are leased in the order of arrival. Leases no job of a paused topic, and
--- only one job of a topic whose circuit is half open.
+-- with a number as priority are leased in the order of arrival. Leases no job of a paused topic, and only one job of a
+-- topic with a half-open circuit.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
 --       4 how many other topics to look at for ready jobs, at most   5 how many bytes of big bodies at most
---       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own,
---         how many of its jobs may be leased on this shard at once, '' for no limit; then '1' if a job that has a ttr
---         of its own is leased for this ttr instead of the hold
+--       then for each topic: topic, max jobs, hold (how long a lease lasts) in ms, limit of attempts for jobs that have
+--         no limit of their own, how many of its jobs may be leased on this shard at once ('' for no limit), and '1' if
+--         a job that has a ttr of its own is leased for this ttr instead of the hold
 -- Returns three arrays, or more
 --       1 for each topic with leased jobs: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer (n begins at 1): ARGV 2, then n as four bytes, big-endian
 --       2 topics that have ready jobs left, each followed by how many: all such topics of the call, and some others
 --       3 topics with ready jobs that wait for their circuit: all such topics of the call, and some others. For each:
 --         topic, for how many ms the circuit lets no job through, and a number. If this call let a job through (it is
---         in the first array), the number is how often the circuit was opened. Otherwise it is 0
+--         in the first array), the number is how often the circuit was opened. Otherwise the number is 0
 --       4 if some jobs have headers: the number of each of these jobs, as in its token, followed by the headers
 --       5 if some leases last for a job's own ttr: the number of each of these jobs, followed by the deadline
 --
@@ -193,8 +193,8 @@ for i = 6, #ARGV, 6 do
       write_circuit(topic, till, moment('+' .. ARGV[i + 2]), opens, since, why)
       wait(topic, tonumber(ARGV[i + 2]), opens)
     elseif tell(topic) and (most == '' or number > before) then
-      -- The first write must be a removal, for a server whose memory is full: see moves. If no job was leased so far,
-      -- there was none yet.
+      -- The first write must be a removal, for a server with full memory: see moves. If no job was leased so far, this
+      -- call may have made no removal yet.
       if number == 0 then call('ZREM', base .. 'bell', topic) end
       ring(topic)
     elseif not found and most == '' then
@@ -208,8 +208,8 @@ for topic in pairs(leasable) do
   others = others - 1
   if not tell(topic) then idle[#idle + 1] = topic end
 end
--- A topic that had no ready jobs when the call began is removed from `leasable` until it has some again. (A topic that
--- this call has emptied stays, because it is likely to have more jobs soon.)
+-- A topic that had no ready jobs when the call began is removed from `leasable` until the topic has ready jobs again.
+-- (A topic that this call has emptied stays, because it is likely to have more jobs soon.)
 for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))

@@ -6,7 +6,7 @@
 -- ARGV  1 topic   2 id   3 hold in ms   4 16 random bytes, never used twice   5 the owner's tag, '' for none
 --       6 the limit of attempts, if the job has none of its own   7 the due time of jobs that are held back
 -- Returns deadline, record, attempt, due, headers ('' for none). The token is ARGV 4 and 1 as four bytes, big-endian.
--- Returns nothing if there is no such job, or it is leased
+-- Returns nothing if there is no such job, or if the job is leased or held back
 --
 -- Moves a job: delayed, ready -> leased
 
@@ -24,12 +24,12 @@ else
   if not score then return {} end
   due, rank = from_delayed(tonumber(score))
   if due == tonumber(ARGV[7]) then return {} end
-  -- If the lease ends without an outcome, the job is ready.
+  -- If the lease ends without an outcome, the job must be ready, and not delayed as before.
   due = math.min(due, now)
 end
 local record = call('HGET', base .. 'b:' .. topic, id)
--- The first write must be a removal, for a server whose memory is full: see moves. (An entry without a record is no
--- job. It is dropped.)
+-- The first write must be a removal, for a server with full memory: see moves. (An entry without a record is no job. It
+-- is dropped.)
 call('ZREM', from, id)
 if not record then return {} end
 local noted = call('HGET', base .. 'm:' .. topic, id)

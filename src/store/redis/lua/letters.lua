@@ -5,9 +5,9 @@
 -- ARGV  1 topic   2 'count' or 'remove'   then ids
 -- Returns how many letters there were, and 1 if some are left because there are very many, else 0
 --
--- Moves a job: dead -> nothing (remove). Count moves nothing.
+-- Moves a job: dead -> nothing ('remove'). 'count' changes the state of no job.
 
--- About how many letters one call removes at most.
+-- One call removes about this many letters at most.
 local MOST = 2048
 
 local letter_hash, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]

@@ -15,13 +15,14 @@ local order = base .. ({ 'd:', 'r:', 'l:', 'x:' })[state] .. topic
 local bodies = base .. (state == 4 and 'X:' or 'b:') .. topic
 local most = tonumber(ARGV[5])
 
--- Returns whether the first ready job has a number.
+-- Returns whether the first of the jobs in `found` is a ready job with a number.
 local function has_numbers(found)
   return state == 2 and found[2] and tonumber(found[2]) < LEVELS
 end
 
--- Returns a page of the ready jobs with numbers: those before the levels, or those after them. (See numbered.) After
--- the last page of this part, the next page begins at `next_part`. A member without a ready job is left out.
+-- Returns a page of the ready jobs with numbers: the jobs that come before the jobs with levels, or the jobs that come
+-- after them. (See numbered.) After the last page of this part, the next page begins at `next_part`. A member without a
+-- ready job is left out.
 local function numbered_page(score, member, is_before)
   local queued, next_part = base .. 'q:' .. topic, is_before and { string.format('%.0f', LEVELS), '', {} } or { '', '', {} }
   local first, edge = rank_after(queued, score, member), call('ZCOUNT', queued, '-inf', '(' .. MIDDLE)
@@ -55,7 +56,8 @@ end
 local first = rank_after(order, ARGV[3], ARGV[4])
 local found = call('ZRANGE', order, first, first + most - 1, 'WITHSCORES')
 if ARGV[3] == '' and has_numbers(found) then return numbered_page('', '', true) end
--- The other jobs with numbers come after the levels.
+-- Returns where the listing continues after the jobs with levels. If the topic has ready jobs with numbers, some of
+-- them may come after the levels: see numbered.
 local function end_of_levels()
   if state == 2 and from and has_numbers(call('ZRANGE', order, 0, 0, 'WITHSCORES')) then return { MIDDLE, '', {} } end
   return { '', '', {} }

@@ -3,9 +3,9 @@
 -- bodies.
 --
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence
--- ARGV  1 topic   2 'b' for live jobs, 'X' for dead letters, 'H' for records   3 where to go on: '0' at first
+-- ARGV  1 topic   2 'b' for live jobs, 'X' for dead letters, 'H' for records   3 the cursor: '0' at first
 --       4 about how many
--- Returns an array: where to go on ('0' at the end), then ids. An id that is there the whole time is returned at least
+-- Returns an array: the next cursor ('0' at the end), then ids. An id that is there the whole time is returned at least
 -- once
 --
 -- Changes the state of no job.

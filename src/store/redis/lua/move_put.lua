@@ -65,7 +65,7 @@ for i = 4, #ARGV, 6 do
       lower('end', topic, deadline)
       local owner = lease_of(packed).owner
       if owner ~= '' then call('SADD', base .. 'o:' .. owner, topic .. '\0' .. id) end
-      -- Each topic that ever had a job must be in `due`, so that it is counted.
+      -- Each topic that ever had a job must be in `due`, so that the script `counts` finds the topic.
       call('ZADD', base .. 'due', 'NX', 'inf', topic)
     end
     if #record > 65536 then call('SADD', base .. 'big', topic) end

@@ -4,8 +4,8 @@
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence
 -- ARGV  1 topic   2 how many bytes of bodies at most   then ids
 -- Returns how many of the ids it has looked at, then for each job that exists six values: id, record, notes, state (d,
--- r or l), its score in that state, lease. For a leased job, the score is the time that its lease still lasts, ms: the
--- clock of the home may differ
+-- r or l), its score in that state, lease. For a leased job, the score is how long its lease still lasts, in ms. (It is
+-- not the deadline, because the clock of the home may differ)
 --
 -- Changes the state of no job.
 
@@ -26,7 +26,7 @@ for i = 3, #ARGV do
       local deadline = call('ZSCORE', base .. 'l:' .. topic, id) or now
       state, score, packed = 'l', text(deadline - now), call('HGET', base .. 'L:' .. topic, id) or ''
       -- The last release without sets hid each job that it moved: it gave the job a lease without an owner. The mark 16
-      -- beside the priority shows this.
+      -- beside the rank shows such a lease.
       if packed == '' or string.byte(packed, TOKEN + 7) >= 16 then
         local due, bits = now, string.byte(record)
         if packed ~= '' then due, bits = struct.unpack('>I6B', packed, TOKEN + 1) end

@@ -2,9 +2,9 @@
 -- Returns the dead letters of an id, the oldest first, some at a time.
 --
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence
--- ARGV  1 topic   2 id   3 where to go on: '1' at first   4 how many at most   5 how many bytes at most
--- Returns where to go on ('0' at the end), then for each letter two values: when it died in ms, and what is stored of
--- it
+-- ARGV  1 topic   2 id   3 the number of the first letter: '1' at first   4 how many at most   5 how many bytes at most
+-- Returns the number of the next letter ('0' at the end), then for each letter two values: when it died in ms, and what
+-- is stored of it
 --
 -- Changes the state of no job.
 

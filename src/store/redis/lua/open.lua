@@ -16,7 +16,8 @@ local since, why = now, ARGV[4]
 -- A time of 0 in ARGV 2 means: the job that was let through had no result, so the next job may be let through.
 local again = ARGV[2] == '0'
 if till then
-  -- Several consumers may report the same failure. While a probe is under way, its result decides.
+  -- Several consumers may report the same failure. Only the first report changes the circuit. While a probe is under
+  -- way, a report about other jobs changes nothing, because the result of the probe decides.
   if till > now and opens >= tonumber(ARGV[3]) then return 0 end
   if ARGV[3] == '1' and probe > now and not again then return 0 end
   since = first
@@ -25,7 +26,7 @@ elseif again then
   return 0
 end
 write_circuit(topic, now + ARGV[2], 0, tonumber(ARGV[3]), since, why)
--- No topic has a name with '!'. The script that leases jobs reads the paused topics anyway. So it needs no further
--- read to find open circuits.
+-- The script that leases jobs reads the paused topics anyway. So the open circuits are noted among the paused topics,
+-- as '!' and the topic. (No topic has a name with '!'.)
 call('SADD', base .. 'paused', '!' .. topic)
 return till and 0 or 1

@@ -1,10 +1,10 @@
 --@ use shard fence
--- With 'done', removes entries of the outbox whose jobs have been added. With 'set', stores the set of nodes under
+-- With 'done', removes entries of the outbox after their jobs were added. With 'set', stores the set of nodes under
 -- which entries are sent from now on.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  'done' and the numbers of the entries; or 'set', the previous set and the new set
--- Returns how many entries there were; or 1 if the previous set was right, else 0
+-- Returns how many entries were removed; or 1 if the previous set was right, else 0
 --
 -- Changes the state of no job.
 

@@ -1,5 +1,5 @@
 --@ use clock
--- Says how much waits in the outbox.
+-- Returns how much waits in the outbox.
 --
 -- KEYS  1 the shard's base
 -- Returns how many entries there are, and how many ms ago the oldest was written (0: there is none)

@@ -8,7 +8,7 @@
 -- id (2), id; when it was added, us (7); a place (1), and the rest: see part/history.lua.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  1 the number of the entry before the first   2 how many entries at most   3 about how many bytes at most
+-- ARGV  1 the number after which the entries begin   2 how many entries at most   3 about how many bytes at most
 --       4 the name of the sender   5 for how many ms no other sender may send
 -- Returns -1, the time in us, `outset`, and the entries; or for how many ms only another sender may send
 --

@@ -29,15 +29,15 @@ for i = 3, #ARGV, 7 do
         call('HDEL', flying, all[k])
       else
         others = others + n
-        -- If the clock was set back meanwhile, the stored end is too late. Then these permits get the end that permits
-        -- reported now would get.
+        -- If the clock was set back meanwhile, the stored end is too late. Then the stored end is replaced by the end
+        -- that permits get when they are reported now.
         if till > now + ARGV[2] then call('HSET', flying, all[k], string.format('%d %.0f', n, now + ARGV[2])) end
       end
     end
     want = math.max(0, math.min(want, most - held - others))
   end
   if step then
-    -- The same as TokenBucket::take in src/model/flow.rs.
+    -- The same calculation as in TokenBucket::take in src/model/flow.rs.
     local burst, unused = tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
     local full = burst * step
     local spent = (tonumber(call('HGET', base .. 'rates', topic) or 0)) - unused * step

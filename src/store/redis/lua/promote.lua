@@ -1,12 +1,13 @@
 --@ use clock fence bells scores numbered places
--- Makes due jobs ready. Each due topic gets an equal share, so that a topic with very many due jobs does not delay the
--- others. What these leave over goes to the topics with more due jobs; the earliest due time comes first. Jobs that have
--- been due for very long because of an outage can get a later due time instead.
+-- Makes due jobs ready. Each due topic gets an equal share of the call, so that a topic with very many due jobs does
+-- not delay the other topics. If some topics do not use their whole share, the topics with more due jobs get what is
+-- left. The topic with the earliest due time comes first. Jobs that have been due for very long because of an outage
+-- can get a later due time instead.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 how many topics at most
 --       then nothing, or: 3 for how long a job must have been due to count as forgotten, ms   4 a random number
---         then topics whose forgotten jobs are spread, each followed by the span, ms
+--         then topics, each followed by the span in ms over which its forgotten jobs are spread
 -- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), the
 -- shard's now in ms, and 1 if the outbox has entries, else 0; then topics, each followed by how many of its jobs were
 -- spread
@@ -19,7 +20,7 @@ local until_now = text(now * 4 + 3)
 local spans, spread = {}, {}
 for i = 5, #ARGV, 2 do spans[ARGV[i]] = tonumber(ARGV[i + 1]) end
 if ARGV[4] then
-  -- All shards get the same number. Each shard adds its own name, so that the shards choose other times.
+  -- All shards get the same number. Each shard adds its own name, so that each shard chooses different times.
   local seed = tonumber(ARGV[4])
   for i = 1, #base do seed = (seed * 31 + string.byte(base, i)) % 2147483647 end
   math.randomseed(seed)
@@ -82,7 +83,9 @@ end
 local most_topics = math.min(left, tonumber(ARGV[2]))
 local topics = call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE', 'LIMIT', 0, most_topics)
 if #topics == most_topics and most_topics > 1 then
-  -- Half of the topics have waited longest. The other half have no backlog, because they became due last.
+  -- There may be more due topics than this call can look at. Half of the topics of the call are those that have waited
+  -- longest. The other half are those that became due last. These topics have no backlog, and do not wait for topics
+  -- that have a backlog.
   local half = math.floor(most_topics / 2)
   local latest = call('ZRANGE', base .. 'due', until_now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half)
   for i, topic in ipairs(latest) do topics[most_topics - half + i] = topic end

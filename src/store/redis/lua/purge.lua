@@ -4,7 +4,7 @@
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 state (1 to 4)   3 how many at most
---       4 for dead letters, optional: the least time since their death, ms
+--       4 optional, for dead letters: the minimum time since their death, in ms
 -- Returns how many jobs it removed, and 1 if there are more, else 0
 --
 -- Moves a job: that state -> nothing

@@ -4,6 +4,7 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  for each topic: its name ('' means all topics together), and the value of `keeping` ('' means the default): see
 --       part/history.lua
+-- Returns nothing
 --
 -- Changes the state of no job.
 

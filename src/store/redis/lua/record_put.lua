@@ -35,6 +35,6 @@ for i = 2, #ARGV, 2 do
   call('ZADD', order, string.format('%.0f', all[#all][1]), id)
   weigh(topic, #text - #before + (before == '' and #id or 0))
 end
--- Each topic that ever had a job must be in `due`, so that it is counted.
+-- Each topic that ever had a job must be in `due`, so that the script `counts` finds the topic.
 call('ZADD', base .. 'due', 'NX', 'inf', topic)
 return (#ARGV - 1) / 2

@@ -3,7 +3,8 @@
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 of how many ids at most
---       2 'old', or 'room': the oldest records of the topic whose records have the most bytes
+--       2 'old': erases the records that their topics do not keep any more; 'room': erases the oldest records of the
+--         topic that has the most bytes of records
 -- Returns the number of these ids, and the shortest age in ms that a topic with records keeps, or -1
 --
 -- Changes the state of no job.

@@ -1,6 +1,6 @@
 --@ use clock fence bells scores places leases meter numbered moves views seek latest_letters dead_letters
--- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
--- letters of one id, only one is redriven.
+-- Makes dead letters ready, or delayed, with their attempts reset. If an id has a live job, its letters stay. Of
+-- several letters of one id, only one is redriven.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 how many jobs at most   3 after how many bytes of records the call redrives no further job
@@ -9,8 +9,9 @@
 --         'all', where the previous call ended (two values; '' and '' at first), and how many letters to look at
 --         'ids' and the ids: the latest dead letter of each
 --         'letters', and for each letter its id and when it died in ms
--- Returns how many it redrove, then two values. For 'all': where it ended, or '' and '' if it has seen all. For the
--- others: how many of the named letters it has seen, and '+' if the call must be repeated for the next letter, else ''
+-- Returns how many it redrove, then two values. For 'all': where it ended, or '' and '' if it has seen all. For 'ids'
+-- and 'letters': how many of the named letters it has seen, and '+' if the call must be repeated for the next letter,
+-- else ''
 --
 -- Moves a job: dead -> ready, delayed
 

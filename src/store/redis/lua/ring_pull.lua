@@ -1,5 +1,5 @@
 --@ use clock bells
--- Notes that somebody waits for jobs of some topics, and wants their rings in `pbell`.
+-- Notes that a process waits for jobs of some topics, and wants the rings of these topics in `pbell`.
 --
 -- KEYS  1 the shard's base
 -- ARGV  topics
@@ -10,7 +10,7 @@
 -- A removal comes first: see moves.
 call('ZREMRANGEBYSCORE', base .. 'pull', '-inf', now - PULL_RINGS)
 for _, topic in ipairs(ARGV) do call('ZADD', base .. 'pull', now, topic) end
--- If nobody has asked for the rings for a while, nobody reads them any more. So both keys expire.
+-- If no process has asked for rings for a while, no process reads them any more. So both keys expire then.
 call('PEXPIRE', base .. 'pull', PULL_RINGS)
 call('PEXPIRE', base .. 'pbell', 2 * PULL_RINGS)
 return redis.status_reply('OK')

@@ -4,10 +4,10 @@
 -- KEYS  1 the shard's base
 -- ARGV  1 what is done
 --         stamp  a shard without a set gets this set, if the shard is empty or if 3 is '1'
---         fence  this set is written, unless the shard has a later one. 3: the number of the open set before it.
---                4: '1' if the node was a home in that set. The shard is then marked as older, unless it has this
---                set, the open set 3, or a set that moves jobs away from the open set 3. If 4 is not '1', the mark is
---                removed
+--         fence  this set is written if the shard has no later set. 3: the number of the open set before this set.
+--                4: '1' if the node was a home in that open set. With '1', the shard is marked as older if its own set
+--                is none of these three: this set, the open set 3, a set that moves jobs away from the open set 3.
+--                Without '1', the mark is removed
 --         open   this set is written if the shard has the set 3. After that, no lease expires for 10 seconds
 --       2 the set
 -- Returns the set that the shard has afterwards; '' for none
@@ -27,7 +27,8 @@ elseif what == 'fence' then
   end
   if ARGV[4] ~= '1' then call('DEL', base .. 'older') end
   own = set
-  -- The set is written even if it is the same: the caller waits until the replicas have this write.
+  -- The set is written even if the shard has this set already, because the caller waits until the replicas have this
+  -- write.
   call('SET', key, set)
 elseif own == ARGV[3] then
   own = set

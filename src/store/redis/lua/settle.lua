@@ -21,9 +21,9 @@
 local letters, sum = {}, 0
 local NO_STAMP, heads = string.rep('\0', 7), {}
 
--- Returns what `packed` would return for a job that is delivered at its first attempt. This is faster: due time,
--- attempts and stamp are copied from the lease of the job, and records of the same length share their head. Returns
--- nothing if the stamp must be read from the record of the job, or if there is no attempt.
+-- Returns what `packed` would return for a job that is delivered at its first attempt. This function is faster: due
+-- time, attempts and stamp are copied from the lease of the job, and records of the same length share their head.
+-- Returns nothing if the stamp must be read from the record of the job, or if no line of an attempt is given.
 local function delivered(lease, line)
   local stamp, n = string.sub(lease, TOKEN + 17, TOKEN + 23), #line + 1
   if stamp == NO_STAMP or n == 1 then return end
@@ -34,7 +34,7 @@ local function delivered(lease, line)
   return head[1] .. stamp .. due .. attempts .. head[2] .. line .. '\n'
 end
 
--- Settles one job whose token is right. Returns its letter.
+-- Settles one job after its token was checked. Returns its letter.
 local function settle(m, id, packed, outcome, attempt)
   local what, argument, lease = string.byte(outcome), string.sub(outcome, 2), lease_of(packed)
   local priority
@@ -79,10 +79,10 @@ local function settle(m, id, packed, outcome, attempt)
     if lease.owner == '' then
       call('HSET', base .. 'L:' .. m.topic, id, string.sub(packed, 1, OWNER - 1) .. '\0' .. argument)
     end
-  elseif what == 112 then -- p: the notes of the job are from before the lease
+  elseif what == 112 then -- p: the notes do not have this attempt, so it does not count
     unlease(m, id, lease)
     place(m, id, moment(argument), lease.rank)
-  else -- h: the notes of the job are from before the lease
+  else -- h: the notes do not have this attempt, so it does not count
     restore(m, id, lease)
   end
   return 'd'

@@ -1,5 +1,5 @@
 --@ use shard
--- Changes the shared tables, if nobody has changed the guarding table since the caller read it.
+-- Changes the shared tables, if no other process has changed the guarding table since the caller read it.
 -- docs/internals/REGISTRY.md has the reasons.
 --
 -- KEYS  1 the base of the node's first shard

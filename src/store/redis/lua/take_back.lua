@@ -1,5 +1,5 @@
 --@ use clock fence bells scores meter numbered moves leases owned
--- Takes back the leases of a call whose answer never came, step by step. From the first step on, the call is refused.
+-- Takes back the leases of a lease call that got no answer, step by step. From the first step on, the call is refused.
 -- So it leases nothing if it reaches the server later.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -11,7 +11,7 @@
 -- Moves a job: leased -> ready, the attempt not counted. If it was replaced while it was leased -> delayed, ready
 
 local owner, prefix, jobs = ARGV[1], ARGV[2], 0
--- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
+-- A removal comes first: see moves. (No topic has this name, so nothing is removed.)
 call('ZREM', base .. 'bell', ' ')
 call('SET', base .. 'w:' .. prefix, '', 'PX', ARGV[3])
 local found = call('SSCAN', base .. 'o:' .. owner, ARGV[4], 'COUNT', ARGV[5])
@@ -24,8 +24,8 @@ for topic, ids in pairs(topics) do
       local lease = lease_of(packed)
       if lease.owner == owner then
         jobs = jobs + 1
-        -- The lease has not changed the notes of the job. They still have the number of attempts from before the lease.
-        -- So the attempt does not count.
+        -- The lease has not changed the notes of the job. The notes still have the number of attempts from before the
+        -- lease. So the attempt does not count.
         restore(m, id, lease)
       end
     end

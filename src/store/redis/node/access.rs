@@ -1,10 +1,11 @@
-//! What a connection to a server needs: user, password, database and certificates. They can be used with any address.
+//! What a connection to a server needs: user, password, database and certificates. These values can be used with any
+//! address.
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
 
 use model::settings::TlsClientSettings;
 
-/// What the URL of a server and the certificates in the settings say.
+/// How to connect to a server: the values from its URL, and the certificates from the settings.
 #[derive(Clone)]
 pub(super) struct ConnectionParameters(ConnectionInfo);
 
@@ -25,7 +26,7 @@ impl ConnectionParameters {
         ))
     }
 
-    /// Returns the same access for another address.
+    /// Returns the same parameters with another address.
     pub(super) fn at(&self, host: &str, port: u16) -> ConnectionParameters {
         let host = host.to_owned();
         let there = match self.0.addr().clone() {

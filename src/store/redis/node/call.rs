@@ -10,14 +10,14 @@ use model::topic::Durability;
 #[derive(Clone)]
 pub(in super::super) struct Call {
     pub shard: usize,
-    /// The script of the call. None: it is a plain command.
+    /// The script of the call. None: the call is a plain command.
     pub script: Option<Script>,
     /// Whether jobs are being moved, according to the set of nodes that this call has.
     pub while_moving: bool,
     /// Whether the call is made only on a server that this process has met.
     pub to_met: bool,
-    /// How safe the changes must be before the call counts as answered. Of calls that are made together, all that need
-    /// more than `Memory` have the same level.
+    /// How safe the changes must be before the call counts as answered. If several calls that are made together need
+    /// more than `Memory`, they all need the same level.
     pub durability: Durability,
     pub cmd: Cmd,
 }
@@ -56,8 +56,8 @@ pub(in super::super) enum Failure {
     /// The shard has another set of nodes, and has not run the call. The text is the set of the shard. Empty: the shard
     /// has no set.
     OtherSet(String),
-    /// This process has not met the server with this name, or has not met it again after it was down. The call was not
-    /// sent.
+    /// This process has not met the server with this name, or has not met it again after the server was down. The call
+    /// was not sent.
     Unmet(String),
     /// The call may or may not have been done.
     Unknown(StoreError),

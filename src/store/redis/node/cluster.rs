@@ -32,7 +32,7 @@ pub(super) struct Cluster {
 /// Where the shards are.
 #[derive(Default)]
 pub(super) struct ClusterMap {
-    /// Rises each time the map is read.
+    /// A number that grows each time that the map is read.
     pub version: u64,
     /// The master of each shard. None: no master has its slot.
     pub homes: Vec<Option<Arc<NodeServer>>>,
@@ -73,9 +73,9 @@ impl Cluster {
         Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the map again, unless another thread has done so since the version `seen`. If the reason is a shard that
-    /// cannot be asked, the map is not read more than once in half a second. Returns the shards that have moved to
-    /// another master.
+    /// Reads the map again, if no other thread has read it since the version `seen`. If the reason is a shard that
+    /// cannot be asked, the map is read at most once in half a second. Returns the shards that have moved to another
+    /// master.
     pub(super) fn refresh(&self, seen: u64, because: RefreshReason<'_>) -> Vec<usize> {
         let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.map();
@@ -126,8 +126,8 @@ impl Cluster {
         after
     }
 
-    /// Asks one server after the other: first the one that has said that a shard has moved, then masters that do not
-    /// count as down, then the other masters, then the seeds.
+    /// Asks one server after the other until a server returns the map: first the master that has said that a shard has
+    /// moved, then masters that do not count as down, then the other masters, then the seeds.
     fn ask(&self, map: &ClusterMap, because: RefreshReason<'_>) -> Option<Vec<SlotRange>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");

@@ -71,13 +71,13 @@ impl Connector {
         self.era.load(Ordering::Acquire)
     }
 
-    /// Begins a new era, because the server does not answer, or is not the expected one. All earlier connections are
-    /// thrown away.
+    /// Begins a new era, because the server does not answer, or is not the expected server. No earlier connection is
+    /// used again.
     pub(super) fn forget(&self) {
         self.era.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the address of the last connection. It is empty before the first one.
+    /// Returns the address of the last connection. The address is empty before the first connection.
     pub(super) fn address(&self) -> String {
         self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -110,7 +110,7 @@ impl Connector {
     }
 
     /// Returns how many replicas of the master the Sentinels know, including those that are down. None: no Sentinel
-    /// answers, or there are none.
+    /// answers, or there are no Sentinels.
     pub(super) fn known_replicas(&self, timeout: Duration) -> Option<u64> {
         match &self.leads {
             ServerLookup::To(_) => None,
@@ -124,9 +124,9 @@ impl Connector {
         let mut known = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = !known.is_empty() && *known != address;
         let era = began + u64::from(moved);
-        // If another thread has begun a new era meanwhile, that era counts, and this address is not noted. This address
-        // may belong to a former master. A master may hang and be replaced. If it works again later, it still answers
-        // the threads that waited for it.
+        // If another thread has begun a new era meanwhile, that era is the current one, and this address is not noted.
+        // This address may belong to a former master. For example, a master hangs and is replaced. When the former
+        // master works again, it still answers the threads that waited for it.
         if self.era.compare_exchange(began, era, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return began;
         }
@@ -181,7 +181,8 @@ impl Sentinels {
         Err(whys.pop().filter(|_| whys.is_empty()).unwrap_or_else(|| no_master("no master", why)))
     }
 
-    /// Connects to the master of a view. A server counts as the master only if it says so itself.
+    /// Connects to the master of a view. Returns an error if the server is a replica, or if the Sentinels do not name
+    /// this server as the master any more.
     fn connect_to(
         &self,
         view: &SentinelView,
@@ -193,8 +194,8 @@ impl Sentinels {
         if server.is_replica {
             return Err(no_master("no master", format!("{} is a replica", there.address())));
         }
-        // A master may hang and be replaced meanwhile. When it works again, it still reports that it is the master. So
-        // the Sentinels are asked once more.
+        // A master may hang and be replaced meanwhile. When the former master works again, it still reports that it is
+        // the master. So the Sentinels are asked once more.
         if !self.newest_views(timeout)?.contains(view) {
             return Err(no_master("no master", format!("{} is not the master any more", there.address())));
         }
@@ -238,7 +239,7 @@ impl Sentinels {
 
     fn ask_view(&self, sentinel: &Sentinel, timeout: Duration) -> Result<SentinelView, RedisError> {
         let mut asked = connect(&sentinel.client, timeout, timeout)?;
-        // While a failover ends, only the first command names the new master.
+        // While a failover ends, only this command names the new master. SENTINEL MASTER still names the former one.
         let place: Option<(String, u16)> =
             redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).query(&mut asked)?;
         let (host, port) = place

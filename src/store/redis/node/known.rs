@@ -19,8 +19,8 @@ impl Node {
             Servers::Many(_) => (0..self.bases.len()).filter(|shard| !is_known(*shard)).collect(),
         };
         self.know_name()?;
-        // A server that is full, or short of replicas, can still be read. So the stored number of shards is read first,
-        // and is written only to shards that do not have it.
+        // A server that is full, or has too few replicas, can still be read. So the stored number of shards is read
+        // first, and is written only to shards that do not have it.
         let (unmarked, away) = self.compare_marks(&shards, false)?;
         let (_, unset) = self.compare_marks(&unmarked, true)?;
         let some = self.known.iter().any(|known| known.load(Ordering::Relaxed));
@@ -61,8 +61,8 @@ impl Node {
         Ok((unmarked, away))
     }
 
-    /// Checks the name of the node that the server keeps. Without this check, two servers whose URLs were swapped would
-    /// both look empty. (A Cluster is not checked: any of its servers knows where the shards are.)
+    /// Checks the name of the node that the server keeps. If the URLs of two servers were swapped, both servers would
+    /// look empty without this check. (A Cluster is not checked: any of its servers knows where the shards are.)
     fn know_name(&self) -> Result<(), StoreError> {
         if matches!(self.servers, Servers::Many(_)) {
             return Ok(());

@@ -41,7 +41,8 @@ pub(super) struct Node {
     pub safety: settings::DurabilitySettings,
     /// The key under which the server keeps the name of the node, if the node has only one server.
     name_key: String,
-    /// For each shard: whether dq has seen that the shard was made with the number of shards in the settings.
+    /// For each shard: whether dq has seen that the number of shards that the shard stores is the number in the
+    /// settings.
     known: Vec<AtomicBool>,
 }
 
@@ -105,7 +106,7 @@ impl Node {
         })
     }
 
-    /// Notes that this process has met a server of the node, and may use it.
+    /// Notes that this process has met a server of the node, and may use this server.
     pub(super) fn has_met(&self, server: String) {
         for endpoint in self.masters(false) {
             endpoint.met.note(server.clone());
@@ -120,8 +121,8 @@ impl Node {
         }
     }
 
-    /// Returns how many replicas of the node's master the Sentinels know, including those that are down. None: there
-    /// are no Sentinels, or none of them answers.
+    /// Returns how many replicas of the node's master the Sentinels know, including those that are down. None: no
+    /// Sentinel answers, or there are no Sentinels.
     pub(super) fn known_replicas(&self) -> Option<u64> {
         match &self.servers {
             Servers::One(server) => server.connector.known_replicas(self.timeout),
@@ -181,10 +182,9 @@ impl Node {
         Call { while_moving: set.moving.is_some(), cmd, ..*call }
     }
 
-    /// Returns the same call as the batch with this number of this sender. The shard takes such a batch only once. See
-    /// part/batch.lua.
-    /// `waits`: the jobs whose changes waited in a spool, and since when, by the clock of the shard, in Unix
-    /// milliseconds (`lua/part/late_letters.lua`).
+    /// Returns the same call as a batch of a sender. The shard takes the batch with this number only once. See
+    /// part/batch.lua. `waits`: the jobs with changes that waited in a spool, and since when each change waited, by the
+    /// clock of the shard, in Unix milliseconds (`lua/part/late_letters.lua`).
     pub(super) fn as_batch(
         &self,
         call: &Call,
@@ -251,7 +251,7 @@ impl Node {
         if silent {
             self.refresh(cluster, map.version, RefreshReason::Away);
         }
-        // These calls were not run. They are made once more, at the master that has the shard now.
+        // The shards of these calls have moved, so the calls were not run. They are made once more, at the new masters.
         let elsewhere = |i: &usize| matches!(answers[*i], Err(Failure::Elsewhere(_)));
         let moved: Vec<usize> = (0..calls.len()).filter(elsewhere).collect();
         if let Some(by) = moved.first().and_then(|i| map.homes.get(calls[*i].shard)?.as_ref()) {
@@ -311,8 +311,8 @@ impl Node {
 
     /// Ends the waits of connections. Each connection is given as its server and the id that this server gave to it.
     pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<NodeServer>, i64)>) {
-        // A server that does not answer is not asked again. This loses no ring, because such a server gives no ring to
-        // its listeners.
+        // A server that does not answer is not asked again. No ring is lost, because such a server gives no ring to its
+        // listeners.
         let mut silent: Vec<&str> = Vec::new();
         for (server, number) in waiting {
             let mut cmd = redis::cmd("CLIENT");

@@ -16,8 +16,8 @@ use crate::{ServerDurability, StoreError};
 use model::excerpt::Excerpt;
 use model::topic::Durability;
 
-/// How long a connection may be idle before it is checked. If the server has closed the connection meanwhile, a call
-/// that is sent on it has an unknown outcome.
+/// How long a connection may be idle before it is checked. The reason: if the server has closed the connection
+/// meanwhile, a call that is sent on it has an unknown outcome.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long to wait for a connection. If there is none after this time, dq checks whether the server refuses
@@ -128,8 +128,8 @@ impl NodeServer {
         *self.breaker() != Breaker::Closed
     }
 
-    /// Makes all calls in one round trip. Each call gets its own answer. If one of the calls has `to_met`, a server
-    /// that this process has not met gets no call at all.
+    /// Makes all calls in one round trip. Each call gets its own answer. If one of the calls has `to_met`, and this
+    /// process has not met the server, no call is sent.
     pub(super) fn run(&self, calls: &[&Call]) -> CallResults {
         let silent = |why: &str| CallResults {
             answers: calls.iter().map(|_| Err(Failure::NotRun(self.down(why)))).collect(),
@@ -215,8 +215,7 @@ impl NodeServer {
         Ok(Wait::for_calls(calls, &capability, self.limit))
     }
 
-    /// Returns what the server can promise about its changes. If the server counts as down, this waits only 10 ms for a
-    /// connection.
+    /// Returns how safe the server can make changes. If the server counts as down, waits only 10 ms for a connection.
     pub(super) fn capability(&self) -> Result<ServerDurability, StoreError> {
         let mut wire = self.checkout(self.patience()).map_err(|why| self.down(&why))?;
         self.known.read(&mut wire).map_err(|e| self.down(&words(&e)))
@@ -227,7 +226,7 @@ impl NodeServer {
         self.ask_within(self.timeout, cmd)
     }
 
-    /// Runs a command as `ask` does. If the server counts as down, this waits only 10 ms for a connection.
+    /// Runs a command as `ask` does. If the server counts as down, waits only 10 ms for a connection.
     pub(super) fn ask_briefly<T: redis::FromRedisValue>(&self, cmd: &Cmd) -> Result<T, StoreError> {
         self.ask_within(self.patience(), cmd)
     }
@@ -281,7 +280,7 @@ impl NodeServer {
     }
 
     /// Makes calls in one round trip. `wait` has the commands that wait until the changes are safe. Also returns
-    /// whether an answer says that the server can do nothing now.
+    /// whether the server counts as down because of an answer.
     fn exchange<'a>(
         &self,
         wire: &mut PooledConnection,
@@ -348,8 +347,8 @@ impl NodeServer {
         StoreError::NodeDown(format!("{}: {why}", self.name))
     }
 
-    /// Returns whether an error means that the server does not answer, and notes this. A closed connection does not
-    /// mean this: the next connection shows which server answers.
+    /// Returns whether an error means that the server does not answer. If so, the server counts as down from now on. A
+    /// closed connection is not such an error: the next connection shows which server answers.
     fn is_silence(&self, why: &RedisError) -> bool {
         if why.is_connection_dropped() {
             return false;

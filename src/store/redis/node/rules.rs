@@ -20,7 +20,7 @@ pub(super) enum ServerErrorKind {
     Away,
     /// The server has no room left.
     Full,
-    /// The server is busy with something that takes long.
+    /// The server is busy with a long operation.
     Busy,
     /// The server never runs such a call.
     Refused,
@@ -65,11 +65,11 @@ const RULES: [ErrorRule; 14] = [
     rule("ASK", ServerErrorKind::Away, false, ConnectionFate::Kept),
     rule("TRYAGAIN", ServerErrorKind::Away, false, ConnectionFate::Kept),
     rule("CLUSTERDOWN", ServerErrorKind::Away, false, ConnectionFate::Kept),
-    // The server will work again, but not now.
+    // The server cannot be used now, but it will work again.
     rule("LOADING", ServerErrorKind::Away, true, ConnectionFate::Kept),
     rule("NOREPLICAS", ServerErrorKind::Away, true, ConnectionFate::Kept),
     rule("MISCONF", ServerErrorKind::Away, true, ConnectionFate::Kept),
-    // The server is full. Jobs that it has can still be delivered.
+    // The server is full. The jobs on this server can still be delivered.
     rule("OOM", ServerErrorKind::Full, false, ConnectionFate::Kept),
     rule("BUSY", ServerErrorKind::Busy, false, ConnectionFate::Kept),
     rule("NOSCRIPT", ServerErrorKind::Unknown, false, ConnectionFate::Kept),

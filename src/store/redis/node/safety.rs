@@ -1,5 +1,5 @@
 //! Whether a server can give changes the durability level that their topics request. dq checks this before it sends the
-//! changes. After the changes, it sends the command that waits for the level.
+//! changes. After the changes, dq sends the command that waits for the level.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Returns the wait of calls that are made together. None: they need no wait.
+    /// Returns the wait of calls that are made together. None: the calls need no wait.
     pub(super) fn for_calls(calls: &[&Call], capability: &ServerDurability, limit: Duration) -> Option<Wait> {
         let call = calls.iter().find(|call| call.durability != Durability::Memory)?;
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
@@ -68,8 +68,8 @@ impl Wait {
         Some(Wait { level: call.durability, limit, cmds })
     }
 
-    /// Returns why the changes have not reached their durability level. `None`: they have reached it. `answers` are the
-    /// answers to the wait's commands.
+    /// Returns why the changes have not reached their durability level. `None`: the changes have reached it. `answers`
+    /// are the answers to the wait's commands.
     fn missed(&self, answers: &[Result<Value, Failure>]) -> Option<String> {
         if answers.is_empty() {
             return None;
@@ -110,7 +110,7 @@ impl Wait {
 }
 
 impl CachedDurabilitySupport {
-    /// Returns what the server of a connection can promise. The answer is at most a second old.
+    /// Returns how safe the server of a connection can make changes. The answer is at most a second old.
     pub(super) fn read(&self, wire: &mut PooledConnection) -> Result<ServerDurability, RedisError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, server, capability)) = &*known
@@ -126,7 +126,7 @@ impl CachedDurabilitySupport {
 }
 
 /// Returns why these calls must not be made: the server cannot give them the durability level that they request.
-/// `None`: they may be made.
+/// `None`: the calls may be made.
 pub(super) fn refusal(node: &str, calls: &[&Call], capability: &ServerDurability) -> Option<StoreError> {
     let lack = calls.iter().find_map(|call| Some((call.durability, capability.lacks(call.durability)?)));
     lack.map(|(level, why)| {
@@ -135,7 +135,7 @@ pub(super) fn refusal(node: &str, calls: &[&Call], capability: &ServerDurability
 }
 
 impl Node {
-    /// Returns what the servers of the node can promise about their changes. Servers that do not answer are left out.
+    /// Returns how safe the servers of the node can make changes. Servers that do not answer are left out.
     pub(in super::super) fn capabilities(&self) -> Vec<ServerDurability> {
         let masters = self.masters(false);
         masters.iter().filter_map(|server| server.capability().ok()).collect()
@@ -149,7 +149,7 @@ impl Node {
     }
 
     /// Returns an error if the node keeps snapshots only and the configuration does not allow that. A server that does
-    /// not answer does not count.
+    /// not answer is left out.
     pub(in super::super) fn keeps_jobs(&self) -> Result<(), StoreError> {
         let bad = |capability: &ServerDurability| capability.keeps_snapshots_only();
         if self.safety.allow_snapshots || !self.capabilities().iter().any(bad) {
@@ -163,8 +163,8 @@ impl Node {
     }
 }
 
-/// Asks a server what it can promise. If the server does not allow a command, the values that this command would report
-/// stay unknown, and a warning is logged once.
+/// Asks a server how safe it can make changes. If the server does not allow a command, the values that this command
+/// would report stay unknown, and a warning is logged once.
 fn read_capability(wire: &mut PooledConnection) -> Result<ServerDurability, RedisError> {
     let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
         match cmd.query(&mut wire.connection) {

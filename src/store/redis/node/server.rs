@@ -1,4 +1,4 @@
-//! Connects to one server, and asks it who it is.
+//! Connects to one server, and asks for its run id and its role.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use model::excerpt::Excerpt;
 pub(super) struct ServerId {
     /// The run id of the server, which changes at each start.
     pub name: String,
-    /// Whether it is a replica.
+    /// Whether the server is a replica.
     pub is_replica: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn connect(
     Ok(connection)
 }
 
-/// Asks a server for its run id and its role. A server that does not allow this counts as a master.
+/// Asks a server for its run id and its role. A server that does not allow INFO counts as a master without a run id.
 pub(super) fn identify(connection: &mut redis::Connection) -> Result<ServerId, RedisError> {
     let asked = redis::cmd("INFO").arg("server").arg("replication").query(connection);
     let info: redis::InfoDict = match asked {

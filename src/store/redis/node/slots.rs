@@ -5,7 +5,7 @@ use redis::Value;
 /// The number of slots of a Cluster.
 const SLOTS: u16 = 16384;
 
-/// Returns the slot of a key. If the key has a hash tag, only the tag counts.
+/// Returns the slot of a key. If the key has a hash tag, only the tag decides the slot.
 pub(super) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key).as_bytes()) % SLOTS

@@ -1,4 +1,4 @@
-//! Connections: how they are made and kept, and which server answers on each.
+//! Connections: how they are made and kept, and which server answers on each connection.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,8 @@ pub(super) struct PooledConnection {
     era: u64,
 }
 
-/// The servers that this process has met at one address. To meet a server means: after the process saw the server, it
-/// read the sets of all nodes that answer. If a server has not answered, the process must meet it again.
+/// The servers that this process has met at one address. To meet a server means: after the process saw the server, the
+/// process read the sets of all nodes that answer. If a server has not answered, the process must meet it again.
 #[derive(Debug, Default)]
 pub(super) struct MetServers(Mutex<HashSet<String>>);
 

@@ -1,8 +1,8 @@
 -- Makes a shard take a batch only once, even if the sender sends it more than once. A batch comes from the spool of a
--- host, or a timer sends it from an outbox.
--- KEYS[3] is the base, followed by the name of the sender and the number of the batch. For an outbox, KEYS[3] ends with
--- '@' and the number that the sender's last batch must have. Other callers have no KEYS[3]. Needs: `call`, and the
--- fence.
+-- host, or a timer sends it from an outbox. KEYS[3] is the base, 'batch:', the name of the sender, ':' and the number
+-- of the batch. For an outbox, '@' follows, and the number that the sender's last batch must have. A call that is not a
+-- batch has no KEYS[3]. If the shard must not take the batch, the script changes nothing and returns an empty text.
+-- Needs: `call`, and the fence.
 if KEYS[3] then
   local sender, number, expected = string.match(KEYS[3], '^(.*):(%d+)@?(%d*)$')
   local last = tonumber(call('GET', sender) or 0)

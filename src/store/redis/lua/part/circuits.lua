@@ -1,8 +1,8 @@
 -- Circuits that are not closed. `circuits` holds for each topic: until when no job is let through, until when dq waits
 -- for the job that was let through as a probe, how often the circuit was opened, since when it is open, and why.
 -- `circuits_at` holds for each topic when its field in `circuits` was last written. If the clock now shows an earlier
--- time, the clock was set back meanwhile, and the jobs would wait for too long. (The release before this one does not
--- write `circuits_at`. Then the time when the circuit was opened is used instead.) Needs: clock.
+-- time, the clock was set back meanwhile, and the jobs would wait for too long. (The previous release does not write
+-- `circuits_at`. If the field is missing, the time when the circuit was opened is used instead.) Needs: clock.
 
 local function write_circuit(topic, till, probe, opens, since, why)
   -- A removal comes first: see moves.
@@ -11,8 +11,8 @@ local function write_circuit(topic, till, probe, opens, since, why)
   call('HSET', base .. 'circuits_at', topic, string.format('%.0f', now))
 end
 
--- Returns what is stored of a topic's circuit, or nothing if it is closed. If the clock was set back, sets the times of
--- the circuit back too.
+-- Returns what is stored of a topic's circuit, or nothing if the circuit is closed. If the clock was set back, sets the
+-- times of the circuit back too.
 local function circuit_of(topic)
   local known = call('HGET', base .. 'circuits', topic)
   if not known then return nil end

@@ -1,11 +1,13 @@
--- Single dead letters. endings.lua says how they are numbered. An id may have very many dead letters. If letters are
--- removed that have older and newer letters of the same id, a caller may need several calls. Each call moves a limited
--- number of the other letters. Needs: `call`, seek, meter, latest_letters.
+-- Single dead letters. endings.lua says how dead letters are numbered. The numbers of an id's letters are consecutive.
+-- So if a letter between others is removed, some of the other letters are moved to new numbers. An id may have very
+-- many dead letters. So each call moves only a limited number of letters, and a caller may need several calls. Needs:
+-- `call`, seek, meter, latest_letters.
 
 -- How much this call may still move: one unit for each letter that is moved, and one more for each 4 KiB of the letter.
 local room = 400
 
--- Returns the name of the letter of `id` whose job died at the time `died` (ms as text), or nothing if there is none.
+-- Returns the name of the letter of `id` that died at the time `died` (ms as text), or nothing if there is no such
+-- letter.
 local function letter_of(letters, id, died)
   -- At most one letter of an id died at that time. The search begins directly before the names of this id. Few letters
   -- of other ids have names between the names of this id. So it is enough to read 32 members.
@@ -29,10 +31,11 @@ local function lowest(letter_hash, id, top)
   return low
 end
 
--- Takes out letters that have older and newer letters of the same id. Goes from number `from` in the direction of
--- `step` to the end, and moves the letters that stay into the gap that the removed letters leave. When the room is used
--- up, puts the removed letters back at the current position. So no number is missing there, and the next call finds
--- these letters nearer to the end. Returns how many letters were taken out.
+-- Takes out letters that have older and newer letters of the same id. `goes` has the numbers of the letters to take
+-- out. Goes from number `from` in the direction of `step` to the end, and moves the letters that stay into the gap that
+-- the removed letters leave. When the room is used up, puts the removed letters back at the current position. So no
+-- number is missing there, and the next call finds these letters nearer to the end. Returns how many letters were taken
+-- out.
 local function walk(letter_hash, letters, id, goes, top, from, step)
   local at, to, carried, moved = from, from, {}, false
   while true do
@@ -74,8 +77,7 @@ local function walk(letter_hash, letters, id, goes, top, from, step)
 end
 
 -- Takes letters of one id out. Stops early if more other letters must be moved than `room` allows. Returns how many
--- letters were taken out. The numbers of the
--- other letters stay consecutive, and their order stays the same.
+-- letters were taken out. The numbers of the other letters stay consecutive, and their order stays the same.
 local function take_out(letter_hash, letters, id, members)
   local numbers, goes, latest, out = {}, {}, false, 0
   for _, member in ipairs(members) do
@@ -84,7 +86,7 @@ local function take_out(letter_hash, letters, id, members)
   end
   table.sort(numbers)
   local first, last = 1, #numbers
-  -- The oldest letters leave no gap between the other letters.
+  -- If the oldest letters are removed, there is no gap between the other letters.
   while first <= last and (numbers[first] == 1 or call('HEXISTS', letter_hash, numbered(id, numbers[first] - 1)) == 0) do
     local names = { numbered(id, numbers[first]) }
     while first < last and numbers[first + 1] == numbers[first] + 1 do
@@ -100,7 +102,7 @@ local function take_out(letter_hash, letters, id, members)
   if first > last and not latest then return out end
   local top = struct.unpack('>I4', call('HGET', letter_hash, id .. ZERO), 7) + 1
   if latest then
-    -- The latest letters leave no gap between the other letters.
+    -- If the latest letters are removed, there is no gap between the other letters.
     local from = top
     local names = { id .. ZERO }
     while first <= last and numbers[last] == from - 1 do

@@ -26,15 +26,15 @@ local function log_of(topic, id, lease)
   return string.sub(call('HGET', base .. 'm:' .. topic, id) or '', 6)
 end
 
--- Returns the line of the log for an attempt without a result: JSON in the form that clients write.
+-- Returns the line of the log for an attempt without a result: JSON in the form of `Attempt` in src/model/job.rs.
 local function lost(number, why)
   return string.format('{"number":%d,"at_ms":%.0f,"took_ms":0,"error":"%s"}', number, now, why)
 end
 
 -- Gives a leased job another priority. `priority` is a rank (1, 2 or 3), or 'p' and a number. The rank stands for a
 -- level, and 'p' stands for a priority that is a number. Returns the log of the job. If the new priority is a number,
--- the first line of the log has it. If the level in the record must change, `lease.level` is the new level: see
--- `with_level`.
+-- the first line of the log has this number. If the level in the record must change, `lease.level` is the new level:
+-- see `with_level`.
 local function with_priority(lease, log, priority)
   local number = string.match(priority, '^p(%d+)$')
   local level = lease.rank == 0 and 2 or lease.rank
@@ -44,13 +44,13 @@ local function with_priority(lease, log, priority)
   return with_number(log, number, lease.stamp)
 end
 
--- Returns the record of a job with another level, if `with_priority` has noted such a level.
+-- Returns the record of a job. If `with_priority` has noted another level, the returned record has this level.
 local function with_level(record, lease)
   if not lease.level then return record end
   return string.char(string.byte(record) >= 4 and lease.level + 4 or lease.level) .. string.sub(record, 2)
 end
 
--- Stores the counts and the log of a job beside its record.
+-- Notes that the counts and the log of a job are stored beside its record when the moves are made.
 local function note(m, id, attempts, crashes, log)
   add(m, 'notes', id, struct.pack('>I4B', attempts, crashes) .. log)
 end
@@ -96,8 +96,8 @@ local function add_letters(m)
   meter(topic, bytes)
 end
 
--- Makes the moves. The dead letters are added first. They contain the records of their jobs, and the moves remove these
--- records.
+-- Makes the moves. The dead letters are added first, because they contain the records of their jobs, and the moves
+-- remove these records.
 local function finish(m)
   if m.new_letters then add_letters(m) end
   make(m)
@@ -109,7 +109,7 @@ local function add_dead_topics(m, dead)
   for _ in ipairs(m.new_letters or {}) do dead[#dead + 1] = m.topic end
 end
 
--- Ends a lease whose attempt counts and had no result. The job is ready again, or dead if its attempts are used up.
+-- Ends a lease that had no result. Its attempt counts. The job is ready again, or dead if its attempts are used up.
 local function count_as_lost(m, id, lease, why)
   local log = appended(log_of(m.topic, id, lease), lost(lease.attempts, why))
   if lease.attempts >= lease.limit then return bury(m, id, lease, log) end

@@ -1,25 +1,25 @@
 -- What is kept of jobs that have ended. `H:<topic>` has a field for each id: its records, the oldest first. `h:<topic>`
 -- has each of these ids by the time of its last record. `kept` has each topic with records, and its score is the bytes
 -- of these records. The score of '' is the bytes of all topics together. `keeping` has what a topic keeps, if this is
--- not the default: the longest age in ms, the most ids, and a digit (1 if bodies are kept, plus 2 if the end of a job
--- makes an event). Its field '' is the limit of the bytes of all topics together. The scripts write the outbox too: see
--- outbox_take.
+-- not the default: the maximum age in ms, the maximum number of ids, and a digit (1 if bodies are kept, plus 2 if the
+-- end of a job makes an event). Its field '' is the limit of the bytes of all topics together. The functions of this
+-- part also write the outbox: see outbox_take.
 --
 -- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
--- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
+-- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (empty if no body is
 -- kept). Needs: clock.
 
 local DELIVERED, DEAD, DELETED, REPLACED = 1, 2, 3, 4
--- The same as in src/model/record.rs.
+-- These values are the same as in src/model/record.rs.
 local DEFAULT_AGE, DEFAULT_IDS, DEFAULT_BYTES = 86400000, 100000, 536870912
 local OF_AN_ID, BODY_MAX = 10, 65536
 -- The number of bytes in a record between its length and its log.
 local RECORD_HEAD = 28
--- How many surplus records a call removes for each record that it writes.
+-- For each record that a call writes, the call erases the records of at most this many surplus ids.
 local SURPLUS = 2
 
 -- Returns how many ids a topic keeps (0: it keeps no records), whether it keeps bodies, whether the end of a job makes
--- an event, and the longest age in ms.
+-- an event, and the maximum age in ms.
 local function keeping_of(topic)
   local kept = call('HGET', base .. 'keeping', topic)
   if not kept then return DEFAULT_IDS, false, false, DEFAULT_AGE end
@@ -33,17 +33,17 @@ local function packed(ending, due, attempts, stamp, log, body)
   return struct.pack('>I4BI6I7I6I4I4', RECORD_HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
--- Returns a log whose line of headers has only the tags and the links. The rest of this line is kept only with the
--- body. A quotation mark inside a value has a backslash before it. So no text inside a value looks like the tags or the
--- links.
+-- Returns a log in which the line of headers has only the tags and the links. The other headers are kept only together
+-- with the body. A quotation mark inside a value has a backslash before it. So no text inside a value looks like the
+-- tags or the links.
 local function with_tags_alone(log)
   local line, own = string.match(log, '^h[^\n]*\n'), {}
   for _, name in ipairs({ 'tags', 'next', 'after' }) do own[#own + 1] = string.match(line, '":' .. name .. '":"[^"]*"') end
   return (own[1] and 'h{' .. table.concat(own, ',') .. '}\n' or '') .. string.sub(log, #line + 1)
 end
 
--- Notes an entry of the outbox. `keep` writes it later. `kind` 1 is a job of `then`: `place` is its place in the list,
--- and `rest` is its text. `kind` 2 is an event: `rest` is the record of the job.
+-- Notes an entry of the outbox. `keep` writes it later. `kind` 1 is a job of `then`: `place` is its place in the list
+-- of `then`, and `rest` is its text. `kind` 2 is an event: `rest` is the record of the job.
 local function follows(m, kind, id, stamp, place, rest)
   m.out = m.out or {}
   m.out[#m.out + 1] = struct.pack('>BI2', kind, #m.topic) .. m.topic .. struct.pack('>I2', #id) .. id
@@ -66,7 +66,7 @@ local function write_outbox(m)
 end
 
 -- Notes that a job ends now. Callers name each id only once for the same `m`. `record` is the stored record of the job,
--- if the caller has it. `stamp` is when the job was added, or 0 if it must be read from the record.
+-- if the caller has it. `stamp` is when the job was added, or 0 if the stamp must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
   if not m.ids then m.ids, m.bodies, m.events = keeping_of(m.topic) end
   local event = m.events and (ending == DELIVERED or ending == DEAD)
@@ -75,7 +75,7 @@ local function ends(m, id, ending, due, attempts, log, stamp, record)
   local body = ''
   if stamp == 0 or m.bodies then
     local key = base .. 'b:' .. m.topic
-    -- (A large record is not read: it would occupy the server for long.)
+    -- (A large record is not read, because the read would occupy the server for long.)
     if not record and call('HSTRLEN', key, id) <= BODY_MAX + 12 then record = call('HGET', key, id) end
     if record then
       stamp = struct.unpack('>I7', record, 2)
@@ -104,7 +104,7 @@ local function ends(m, id, ending, due, attempts, log, stamp, record)
   list.n, list.ids[n], list.records[n] = n, id, packed(ending, due, attempts, stamp, log, body)
 end
 
--- Returns the last records of an id.
+-- Returns the last records of an id: at most OF_AN_ID.
 local function last_of(records)
   local starts, at = {}, 1
   while at <= #records do
@@ -134,15 +134,15 @@ local function erase(topic, ids)
   if call('EXISTS', hash) == 0 then call('ZREM', base .. 'kept', topic) end
 end
 
--- Erases the records of the `n` ids of a topic whose last records are the oldest. Returns how many ids these are.
+-- Erases the records of `n` ids of a topic: of the ids with the oldest last records. Returns the number of these ids.
 local function erase_oldest(topic, n)
   local ids = call('ZRANGE', base .. 'h:' .. topic, 0, n - 1)
   erase(topic, ids)
   return #ids
 end
 
--- Erases the oldest records of the topic whose records have the most bytes: about `bytes` bytes, but the records of at
--- most `n` ids. Returns how many ids these are.
+-- Erases the oldest records of the topic that has the most bytes of records: about `bytes` bytes, but the records of at
+-- most `n` ids. Returns the number of these ids.
 local function erase_of_largest(bytes, n)
   local found = call('ZRANGE', base .. 'kept', 0, 1, 'REV', 'WITHSCORES')
   for i = 1, #found, 2 do
@@ -156,7 +156,7 @@ local function erase_of_largest(bytes, n)
 end
 
 -- Writes the outbox and the records of the jobs that have ended, and erases old records if there are too many. Call
--- this after the other changes: see moves.
+-- this function after the other changes, because its first write is not a removal: see moves.
 local function keep(m)
   local list, topic = m.ended, m.topic
   if m.out then write_outbox(m) end

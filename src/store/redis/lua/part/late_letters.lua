@@ -1,11 +1,12 @@
--- Late dead letters: while a change of a job waits in a spool, the job that it replaces or deletes may become a dead
--- letter. Without the wait there would be no such letter. Needs: clock, meter, latest_letters.
+-- Late dead letters. A change that waits in a spool will replace or delete a job. This job may become a dead letter
+-- during the wait. Without the wait, there would be no such letter. Needs: clock, meter, latest_letters.
 
--- At most how many letters of an id are removed, and how far a letter may be ahead of the clock, in ms.
+-- The maximum number of letters of an id that are removed, and how far the time of death of a letter may be ahead of
+-- the clock, in ms.
 local LATE_LETTERS, AHEAD = 256, 1000
 
--- Takes the last arguments of a batch away: topic, id and a moment (in ms) for each entry of a spool, and the number of
--- these entries. Removes the dead letters of each id that died at the moment or later.
+-- Removes the last arguments of a batch from ARGV: topic, id and a moment (in ms) for each entry of a spool, and the
+-- number of these entries. Removes the dead letters of each id that died at this moment or later.
 local function remove_late_letters()
   for _ = 1, tonumber(table.remove(ARGV)) do
     local from = tonumber(table.remove(ARGV))

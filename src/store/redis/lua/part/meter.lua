@@ -1,6 +1,6 @@
--- The bytes of a topic's jobs: of all its records (b:) and dead letters (X:). The hash `bytes` has a field for each topic
--- whose bytes are counted. For other topics nothing is counted, because the count would slow down each transition.
--- The key `counting` is '1' if the hash exists, and '0' if not. Needs: fence.
+-- The bytes of a topic's jobs: of all its records (b:) and dead letters (X:). The hash `bytes` has a field for each
+-- topic that is counted. For other topics, nothing is counted, because the count would slow down each transition. The
+-- key `counting` is '1' if the hash exists, and '0' if not. Needs: fence.
 
 local function meter(topic, bytes)
   if bytes ~= 0 and counting and call('HEXISTS', base .. 'bytes', topic) == 1 then
@@ -16,7 +16,7 @@ local function bytes_of(prefix, topic, names)
   return bytes
 end
 
--- Removes fields of b: or X:. Returns how many there were. (The removal comes before the count: see moves.)
+-- Removes fields of b: or X:. Returns how many of them existed. (The removal comes before the count: see moves.)
 local function remove(prefix, topic, names)
   local bytes = bytes_of(prefix, topic, names)
   local n = call('HDEL', base .. prefix .. topic, unpack(names))
@@ -25,8 +25,8 @@ local function remove(prefix, topic, names)
 end
 
 -- Returns how many bytes the jobs of a topic have. From now on these bytes are counted. If the topic has jobs that were
--- never counted, the first value is the server's estimate. The value becomes exact when the topic has no jobs at some
--- moment.
+-- never counted, the first value is the server's estimate. The value becomes exact when this function is called while
+-- the topic has no jobs.
 local function counted(topic)
   if not counting then
     counting = true

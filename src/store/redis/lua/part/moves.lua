@@ -1,5 +1,5 @@
--- Moves of jobs from one state to another. They are collected by topic, and then made with one call for each key.
--- Needs: clock, bells, scores, meter, numbered.
+-- Moves of jobs from one state to another. They are collected by topic. Then each kind of change is made with one
+-- command. Needs: clock, bells, scores, meter, numbered.
 
 -- Begins the moves of one topic. `add` puts one or two values on the list `name` of these moves.
 local function moves(topic)
@@ -44,7 +44,7 @@ local function leave_ready(m, id, score)
   leave_order(m, id, score)
 end
 
--- Returns the list of the jobs whose leases by this owner end.
+-- Returns the list of the names that the moves remove from `o:<owner>`: see owned.
 local function owned_by(m, owner)
   m.owners = m.owners or {}
   m.owners[owner] = m.owners[owner] or {}
@@ -60,9 +60,9 @@ local function unlease(m, id, lease)
   end
 end
 
--- Returns when a job is due after its lease, unless the outcome of the lease sets another time. A leased job was due
--- before its lease. The clock may now show a time before the due time, if the clock was set back, or if the job came
--- from a node with another clock. The job is then due now. The due time of a replacement can be in the future.
+-- Returns when a job is due after its lease, if the outcome of the lease sets no due time. A leased job was due before
+-- its lease. But the clock may now show a time before the due time: the clock was set back, or the job came from a node
+-- with another clock. Then the job is due now. The due time of a replacement may be in the future, and is kept.
 local function due_after(lease)
   return lease.replaced and lease.due or math.min(lease.due, now)
 end
@@ -79,8 +79,9 @@ local function with(command, prefix, m, name)
   if m[name] then call(command, base .. prefix .. m.topic, unpack(m[name])) end
 end
 
--- Removals come first. A server whose memory is full allows removals, and then also allows the other writes of the same
--- script. So scripts that remove jobs still work on such a server, and only adds are refused.
+-- Removals come first. A server with full memory allows a script to remove, and after the first removal it also allows
+-- the other writes of the same script. So scripts that remove jobs still work on such a server, and only adds are
+-- refused.
 local function make(m)
   with('ZREM', 'd:', m, 'from_delayed')
   with('ZREM', 'r:', m, 'from_ready')
@@ -98,7 +99,7 @@ local function make(m)
     for i = 2, #m.records, 2 do bytes = bytes + #m.records[i] end
     meter(m.topic, bytes)
   end
-  -- (The lengths of these records stay the same.)
+  -- (The lengths of these records stay the same, so there are no bytes to count.)
   with('HSET', 'b:', m, 'releveled')
   with('HSET', 'm:', m, 'notes')
   if m.owners then

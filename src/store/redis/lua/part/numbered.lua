@@ -1,10 +1,10 @@
--- Jobs whose priority is a number and not a level. Their rank is 0 in all scores. The number is in the notes: the line of
--- headers begins with the number, the stamp that the job had when it got the number, and the place of the job in the
--- call that set the number. `q:<topic>` has the order of the ready jobs: the score is the number, and the member is the
--- due time in ms (6 bytes), stamp (7), place (2), id. docs/internals/PRIORITY.md has the rules. Needs: `call` and
--- `base`.
+-- Jobs with a number as priority, instead of a level. Their rank is 0 in all scores. The number is in the notes: the
+-- line of headers begins with the number, the stamp that the job had when it got the number, and the place of the job
+-- in the call that set the number. `q:<topic>` has the order of the ready jobs with numbers: the score is the number,
+-- and the member is the due time in ms (6 bytes), stamp (7), place (2), id. docs/internals/PRIORITY.md has the rules.
+-- Needs: `call` and `base`.
 
--- The lowest score in `r:<topic>` (the ready jobs of a topic) of a job whose priority is a level. Jobs with a number
+-- The lowest score in `r:<topic>` (the ready jobs of a topic) of a job with a level as priority. Jobs with a number
 -- have lower scores.
 local LEVELS = 1e15
 -- Jobs with numbers below MIDDLE come before the jobs with levels. Jobs with the number MIDDLE or a higher number come
@@ -16,8 +16,8 @@ local function number_of(noted)
   return string.match(noted or '', '^h{":priority":"(%d+)%.(%d+)%.(%d+)"', 6)
 end
 
--- Returns a log whose line of headers has another number, or no number if `number` is nil. The job keeps its place in
--- the order of arrival. `stamp` is when the job was added.
+-- Returns a log with another number in its line of headers, or without a number if `number` is nil. The job keeps its
+-- place in the order of arrival. `stamp` is when the job was added.
 local function with_number(log, number, stamp)
   local members = string.match(log, '^h{([^\n]*)}\n')
   local lines = members and string.sub(log, #members + 5) or log
@@ -53,7 +53,8 @@ local function queue(topic, jobs)
   call('ZADD', base .. 'q:' .. topic, unpack(words))
 end
 
--- Removes ready jobs from the order, before their notes change.
+-- Removes ready jobs from the order. Call this function before the notes of these jobs change, because it makes the
+-- members from the notes.
 local function unqueue(topic, jobs)
   local members = members_of(topic, jobs)
   call('ZREM', base .. 'q:' .. topic, unpack(members))

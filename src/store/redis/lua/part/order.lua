@@ -1,10 +1,10 @@
--- Chooses the ready jobs of a topic whose jobs have numbers as priorities: see numbered. Needs: scores, numbered.
+-- Chooses ready jobs of a topic that has jobs with numbers as priorities: see numbered. Needs: scores, numbered.
 
 -- How many times `choose` reads a part of the order, and how many entries `mend` looks at.
 local LOOKS, MENDED = 16, 16
 
--- Adds to `chosen` the jobs whose numbers are in a range, in their order, until `chosen` has `n` jobs. Removes from q:
--- members that match no entry of r:, and members whose id is chosen already.
+-- Adds to `chosen` the jobs with numbers in the range from `from` to `to`, in their order, until `chosen` has `n` jobs.
+-- Removes from q: members that match no entry of r:, and members of jobs that are chosen already.
 local function choose(chosen, topic, n, from, to)
   local order, ready, kept = base .. 'q:' .. topic, base .. 'r:' .. topic, 0
   for _ = 1, LOOKS do
@@ -34,8 +34,8 @@ local function choose_entries(chosen, n, found)
   end
 end
 
--- Returns the first `n` ready jobs of a topic that has jobs with numbers, in the form of `found`. Also returns their
--- members of q:. `found`: the first entries of r:.
+-- Returns the first `n` ready jobs of a topic that has jobs with numbers, in the form of `found`. Also returns the
+-- members of q: for these jobs ('' for a job that has no member). `found`: the first entries of r:.
 local function in_order(topic, n, found)
   local chosen, all, members = {}, {}, {}
   choose(chosen, topic, n, '-inf', '(' .. MIDDLE)

@@ -1,7 +1,7 @@
 -- `o:<owner>` holds the names of the jobs that an owner has leased. A name is the topic, a zero byte, and the id of the
 -- job.
 
--- Groups the ids of such names by topic.
+-- Groups the ids in these names by topic.
 local function by_topic(names)
   local topics = {}
   for _, name in ipairs(names) do

@@ -1,6 +1,6 @@
 -- The limits of adds. Needs: clock, meter.
 
--- How many bytes a record has before the body: if the job has no own limit of attempts, and if it has one. See records.
+-- How many bytes a record has before the body: without an own limit of attempts, and with such a limit. See records.
 local HEAD, HEAD_WITH_LIMIT = 8, 12
 -- After how many ms a client may try again if the topic has too many jobs or bytes.
 local FULL_WAIT = 10000
@@ -11,7 +11,7 @@ local function rates_of(words)
   for i = 3, #words, 4 do
     local step, burst = tonumber(words[i + 2]), tonumber(words[i + 3])
     local full = step * burst
-    -- The same as TokenBucket::take in src/model/flow.rs.
+    -- The same calculation as in TokenBucket::take in src/model/flow.rs.
     local spent = math.min(math.max(tonumber(call('HGET', base .. 'rates', words[i + 1]) or 0), now_us), now_us + full)
     local there = math.floor((now_us + full - spent) / step + 0.001)
     rates[#rates + 1] = { number = tonumber(words[i]), name = words[i + 1], step = step, full = full, spent = spent, there = there }
@@ -19,10 +19,12 @@ local function rates_of(words)
   return rates
 end
 
--- Chooses the adds of a topic that its limits allow, and counts them. `limits`: the most pending jobs and the most
--- bytes ('-': no limit), then for each rate: the number of the limit, the name under which it is counted, the
--- microseconds from one job to the next, and how many jobs may be added at once. The jobs that are allowed are moved to
--- the front of the arguments. Returns how many jobs are allowed, and the answers for the other jobs by position.
+-- Chooses the adds of a topic that its limits allow, and counts them. `limits`: the maximum number of pending jobs and
+-- of bytes ('-': no limit), then for each rate: the number of the limit, the name under which the rate is counted, the
+-- microseconds from one job to the next, and how many jobs may be added at once. `first` is the position of the first
+-- job in ARGV, and `step` is the number of arguments of a job. `alike` is the flags if all jobs have the same, or
+-- false. The jobs that are allowed are moved to the front of the arguments. Returns how many jobs are allowed, and the
+-- answers for the other jobs by position.
 local function admit(topic, limits, first, n, step, alike)
   local words = {}
   for word in string.gmatch(limits, '%S+') do words[#words + 1] = word end
@@ -69,7 +71,7 @@ local function admit(topic, limits, first, n, step, alike)
   return taken, refused
 end
 
--- Puts the answers of refused jobs between those of the others.
+-- Puts the answers for the refused jobs between the answers for the other jobs. Returns all `n` answers.
 local function woven(answers, refused, n)
   local all, at = {}, 1
   for k = 1, n do

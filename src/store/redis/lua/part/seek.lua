@@ -8,8 +8,8 @@ local function before_or_at(a, b)
   return #a <= #b
 end
 
--- Returns the rank of the first member after (score, member). The given member may not exist any more. If both are
--- empty, returns the rank of the first member of all.
+-- Returns the rank of the first member after (score, member). The given member may not exist any more. If the given
+-- score and member are empty, returns 0: the rank of the first member of all.
 local function rank_after(key, score, member)
   if score == '' then return 0 end
   local there = call('ZSCORE', key, member)

@@ -2,7 +2,7 @@
 -- it is enough to limit the number of jobs. Needs: clock.
 
 -- Returns how many of these fields of a hash, from the first one on, have at most `bytes` bytes together. The first
--- field always counts.
+-- field is always included.
 local function fitting(topic, key, fields, bytes)
   if call('SISMEMBER', base .. 'big', topic) == 0 then return #fields end
   for i, field in ipairs(fields) do

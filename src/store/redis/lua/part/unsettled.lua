@@ -2,7 +2,7 @@
 
 -- Notes that a live job ends now. `delayed` and `ready` are its scores, and `packed` is its lease. Only one of these
 -- three is set. `record` is the stored record of the job, if the caller has it. `note` says why the job was removed.
--- This text becomes a line of the log with the number 0.
+-- This text becomes a line of the log with the attempt number 0.
 local function ends_unsettled(m, id, ending, delayed, ready, packed, record, note)
   local noted = call('HGET', base .. 'm:' .. m.topic, id)
   local due, attempts, log = 0, noted and struct.unpack('>I4', noted) or 0, noted and string.sub(noted, 6) or ''
