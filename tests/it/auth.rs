@@ -69,6 +69,12 @@ impl Http {
 
     /// Sends a request with these header lines.
     fn send(&mut self, method: &str, path: &str, headers: &str, body: &Value) -> std::io::Result<Answer> {
+        self.begin(method, path, headers, body)?;
+        self.receive(method == "HEAD")
+    }
+
+    /// Sends a request with these header lines, and does not wait for the answer.
+    fn begin(&mut self, method: &str, path: &str, headers: &str, body: &Value) -> std::io::Result<()> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut head = format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n{headers}", body.len());
         if !headers.to_ascii_lowercase().contains("host:") {
@@ -77,8 +83,7 @@ impl Http {
         if let Some(token) = &self.token {
             head += &format!("Authorization: Bearer {token}\r\n");
         }
-        self.reader.get_mut().write_all(format!("{head}\r\n{body}").as_bytes())?;
-        self.receive(method == "HEAD")
+        self.reader.get_mut().write_all(format!("{head}\r\n{body}").as_bytes())
     }
 
     fn receive(&mut self, head_only: bool) -> std::io::Result<Answer> {
@@ -425,6 +430,38 @@ fn a_revoked_token_is_refused_soon_on_open_connections_too() {
     http.get("/v1/stats").is(200);
     eventually(SOON, "its end", || (http.get("/v1/stats").status == 401).then_some(()));
     assert_eq!(tcp.ask(&json!({"cmd": "stats"})).unwrap()["err"], "unauthorized");
+}
+
+#[test]
+fn a_reserve_that_waits_ends_when_its_token_does() {
+    let (_sink, daemon) = shut("[[topic]]\nname = \"p\"\nmode = \"pull\"\n");
+    let token = make(&daemon, "shop", &["consume:p"], None);
+    let short = make(&daemon, "short", &["consume:p"], Some("4s"));
+    let other = make(&daemon, "other", &["consume:p"], None);
+    let tcp_reserve = |wait: &str| json!({"cmd": "reserve", "topic": "p", "wait": wait});
+    let http_reserve = |http: &mut Http, wait: &str| {
+        http.begin("POST", "/v1/topics/p/reserve", "", &json!({ "wait": wait })).unwrap();
+    };
+    let mut tcp = [&token, &short].map(|token| let_in(&daemon, Some(token)));
+    let mut http = [&token, &short].map(|token| Http::tcp(&daemon, Some(token)));
+    tcp.iter_mut().for_each(|tcp| tcp.send(&[tcp_reserve("50s")]).unwrap());
+    http.iter_mut().for_each(|http| http_reserve(http, "50s"));
+    // When these reserves are answered, the others wait, because they came before.
+    assert_eq!(let_in(&daemon, Some(&other)).ask(&tcp_reserve("20ms")).unwrap()["data"], json!([]));
+    let mut last = Http::tcp(&daemon, Some(&other));
+    http_reserve(&mut last, "20ms");
+    last.receive(false).unwrap().is(200);
+    let begun = Instant::now();
+    // The token is deleted by another host.
+    registry(&daemon).delete_token(&TokenName::new("shop").unwrap()).unwrap();
+    for tcp in &mut tcp {
+        assert_eq!(tcp.receive().unwrap()["data"], json!([]), "the wait ends without a job");
+    }
+    for http in &mut http {
+        assert_eq!(http.receive(false).unwrap().is(200)["jobs"], json!([]));
+    }
+    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+    assert_eq!(tcp[0].ask(&tcp_reserve("1s")).unwrap()["err"], "unauthorized");
 }
 
 #[test]

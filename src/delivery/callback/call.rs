@@ -6,7 +6,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Request};
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tokio::sync::Notify;
 
@@ -233,9 +232,8 @@ fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<Duration> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
-    let at: Timestamp = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    let left_ms = at.as_millisecond().saturating_sub(now_ms);
-    Some(Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)))
+    let at = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(at.saturating_sub(Duration::from_millis(u64::try_from(now_ms).unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -243,14 +241,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_read_in_both_forms() {
+    fn retry_after_is_read_in_all_forms() {
         let of = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("retry-after", text.parse().unwrap());
             retry_after(&headers, 784_111_777_000).map(|span| span.as_secs())
         };
         assert_eq!(of("120"), Some(120));
-        assert_eq!(of("Sun, 06 Nov 1994 08:50:37 GMT"), Some(60));
+        // The three forms of RFC 9110, 5.6.7.
+        for date in
+            ["Sun, 06 Nov 1994 08:50:37 GMT", "Sunday, 06-Nov-94 08:50:37 GMT", "Sun Nov  6 08:50:37 1994"]
+        {
+            assert_eq!(of(date), Some(60), "{date}");
+        }
+        assert!(of("Fri, 31 Dec 9999 23:59:59 GMT") > Some(3600 * 24 * 365 * 8000));
         assert_eq!(of("Sun, 06 Nov 1994 08:40:37 GMT"), Some(0));
         assert_eq!(of("99999999999999999999"), Some(u64::MAX));
         for text in ["", "soon", "-5", "1.5"] {

@@ -31,7 +31,7 @@ use model::metrics::AddOutcome;
 use model::quota::Quota;
 use model::scope::RequiredAccess;
 use model::settings::Settings;
-use model::token::Tokens;
+use model::token::{Token, Tokens};
 use model::topic::{Topic, Topics};
 use role::pull::PullHandle;
 use role::tickets::Tickets;
@@ -140,15 +140,19 @@ impl CallerContext {
         Ok(replays::key_of(headers)?.map(|key| IdempotentIdGenerator::new(self.caller.as_ref(), key)))
     }
 
+    /// The requester's token or account, if there is one.
+    pub(super) fn token(&self) -> Option<&Token> {
+        self.permissions.as_ref().and_then(CallerPermissions::token)
+    }
+
     /// The name of the requester's token or account, if there is one.
     pub(super) fn name(&self) -> Option<String> {
-        let token = self.permissions.as_ref().and_then(CallerPermissions::token)?;
-        Some(token.name.as_str().to_owned())
+        Some(self.token()?.name.as_str().to_owned())
     }
 
     /// The limits for adds to a topic.
     pub(super) fn quota(&self, topic: &Topic) -> Option<Arc<Quota>> {
-        Quota::of(topic, self.permissions.as_ref().and_then(CallerPermissions::token))
+        Quota::of(topic, self.token())
     }
 
     /// Whether the requester may see what receivers answered to the jobs of this topic.

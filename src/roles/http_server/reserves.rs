@@ -1,5 +1,6 @@
 //! The routes where clients reserve jobs of pull topics (docs/PULL.md). `reports` has the routes for outcomes.
 
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,10 +25,12 @@ use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, BoundedNumber, JsonDuration};
 use super::unread::{AnswerMemory, busy};
+use host::now_ms;
 use model::destination::Destination;
 use model::job::TopicName;
 use model::scope::RequiredAccess;
 use model::tags::Tags;
+use model::token::{Token, VerifiedToken};
 use model::topic::LEASES;
 use role::lock;
 use role::pull::{
@@ -198,16 +201,24 @@ struct PendingReserve {
 }
 
 impl PendingReserve {
-    /// Waits for the answer. A client that does not listen any more gets only the jobs that cannot be handed back.
-    /// None: the thread that serves clients that reserve (`PullHandle`) has ended.
-    async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<ReservedLease>, StoreError>> {
+    /// Waits for the answer, or until the client's token is not valid any more (`revoked`). A client that does not
+    /// listen any more gets only the jobs that cannot be handed back. None: the thread that serves clients that reserve
+    /// (`PullHandle`) has ended.
+    async fn wait(
+        &mut self,
+        client: &ClientPresence,
+        revoked: impl Future<Output = ()>,
+    ) -> Option<Result<Vec<ReservedLease>, StoreError>> {
+        let mut revoked = std::pin::pin!(revoked);
         let answer = loop {
-            tokio::select! {
+            let is_over = tokio::select! {
                 answer = &mut self.answer => break answer.ok()?,
-                () = tokio::time::sleep(PRESENCE_CHECK) => if !client.listens() {
-                    self.answer.close();
-                    break self.answer.try_recv().unwrap_or(Ok(Vec::new()));
-                },
+                () = &mut revoked => true,
+                () = tokio::time::sleep(PRESENCE_CHECK) => !client.listens(),
+            };
+            if is_over {
+                self.answer.close();
+                break self.answer.try_recv().unwrap_or(Ok(Vec::new()));
             }
         };
         match answer {
@@ -291,9 +302,10 @@ impl Api {
         WaitingClient { place, presence, memory }: &WaitingClient,
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
-        let _place = self.reserve_place(requester.holder)?;
+        let revoked = self.until_revoked(requester.token());
+        let _place = self.reserve_place(requester.holder.clone())?;
         place.give_up();
-        let jobs = self.wait_for_jobs(reserve, presence).await?;
+        let jobs = self.wait_for_jobs(reserve, presence, revoked).await?;
         let shown = ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() };
         let answer = ApiResponse::new(StatusCode::OK, &shown);
         // A job without a ticket is removed already and cannot be handed back.
@@ -311,17 +323,41 @@ impl Api {
         self.reserves.take(holder, 1).ok_or_else(|| Problem::unavailable("busy", detail))
     }
 
-    /// Reserves jobs, and waits for them.
+    /// Waits until a token is not valid any more: it is revoked, or it expires. Waits for ever if there is no token.
+    async fn until_revoked(&self, token: Option<&Token>) {
+        let Some(token) = token else { return pending().await };
+        let (pass, mut tokens) = (VerifiedToken::from(token), self.tokens.clone());
+        while tokens.borrow_and_update().passed(&pass, now_ms()).is_some() {
+            let expired = async {
+                match token.expires_ms {
+                    None => pending().await,
+                    Some(expires_ms) => {
+                        let left_ms = u64::try_from(expires_ms - now_ms()).unwrap_or(0);
+                        tokio::time::sleep(Duration::from_millis(left_ms)).await;
+                    }
+                }
+            };
+            tokio::select! {
+                changed = tokens.changed() => if changed.is_err() {
+                    return;
+                },
+                () = expired => {}
+            }
+        }
+    }
+
+    /// Reserves jobs, and waits for them. The wait ends without a job when `revoked` is ready.
     pub(super) async fn wait_for_jobs(
         &self,
         reserve: Reserve,
         client: &ClientPresence,
+        revoked: impl Future<Output = ()>,
     ) -> Result<Vec<ReservedLease>, Problem> {
         let (to, answer) = oneshot::channel();
         let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
         let mut slot =
             PendingReserve { answer, jobs: Vec::new(), pull: self.pull.clone(), _waiting: waiting };
-        let Some(answer) = slot.wait(client).await else {
+        let Some(answer) = slot.wait(client, revoked).await else {
             return Err(Problem::unavailable("unknown", "nobody has answered the reserve"));
         };
         let jobs = answer.inspect_err(|e| {

@@ -314,13 +314,22 @@ impl Connection {
         is_its
     }
 
-    /// Ends the wait of a client that is gone: it gets no job. (If the client has only stopped sending, it still gets
-    /// an empty answer.)
+    /// Ends the wait of a client: it gets an empty answer, if it still reads, and no job.
     fn end_wait(&mut self) {
         if let Some(reply @ Reply::Waiting(_)) = self.replies.front_mut() {
             *reply = Reply::Done(SUCCESS.into());
             self.owed += SUCCESS.len();
         }
+    }
+
+    /// Ends the wait of a client whose token was revoked. Returns false if there is no such wait.
+    pub(super) fn end_revoked_wait(&mut self, front: &RequestRouter) -> bool {
+        let is_revoked = matches!(self.replies.front(), Some(Reply::Waiting(_)))
+            && front.token(self.pass.as_ref()).is_err();
+        if is_revoked {
+            self.end_wait();
+        }
+        is_revoked
     }
 
     /// Reads what has already arrived, and nothing after that.

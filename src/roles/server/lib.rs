@@ -199,7 +199,7 @@ impl Server {
                     HANDOFF_RECEIVER => self.accept_passages(),
                     PASSAGE => self.take_over(),
                     HANDOFF_SENDER => self.read_handoff_results(),
-                    TOPICS => self.front.follow_topics(),
+                    TOPICS => self.follow_topics(),
                     LINK | SIGNALS => drop(context.check_drain()?),
                     Token(place) => {
                         if let Some(connection) = self.connections.get_mut(place) {
@@ -335,6 +335,18 @@ impl Server {
             connection.closes_at(self.front.settings.server.idle_timeout, self.front.proof_patience());
         self.sweep_by(connection.overdue_at(STORE_TIMEOUT).map_or(closes, |overdue| overdue.min(closes)));
         self.limit_memory();
+    }
+
+    /// Reads the topics and tokens again if they have changed. A client whose token was revoked does not wait for jobs
+    /// any more.
+    fn follow_topics(&mut self) {
+        self.front.follow_topics();
+        let ends = |connection: &mut Connection| connection.end_revoked_wait(&self.front);
+        let ended =
+            self.connections.iter_mut().filter_map(|(place, connection)| ends(connection).then_some(place));
+        for place in ended.collect::<Vec<_>>() {
+            self.serve(place);
+        }
     }
 
     /// Brings the store's answers to their connections.

@@ -189,7 +189,7 @@ impl RequestRouter {
     }
 
     /// Returns the present state of a connection's token. `None` if no token is needed.
-    fn token(&self, pass: Option<&VerifiedToken>) -> Result<Option<&Token>, Refusal> {
+    pub(super) fn token(&self, pass: Option<&VerifiedToken>) -> Result<Option<&Token>, Refusal> {
         if self.settings.server.auth == Auth::None {
             return Ok(None);
         }
@@ -219,6 +219,7 @@ impl RequestRouter {
         for topic in &reserve.topics {
             check(token, RequiredAccess::Consume(topic.as_str()))?;
         }
+        let reserve = Reserve { wait: reserve.wait.min(valid_for(token)), ..reserve };
         self.reserves.begin(reserve, self.topics.now(), peer.ip(), reply_to)
     }
 
@@ -315,6 +316,13 @@ impl RequestRouter {
             quota: Quota::of(topic, token),
         })
     }
+}
+
+/// Returns for how long a token will be valid, unless it is revoked.
+fn valid_for(token: Option<&Token>) -> Duration {
+    let expires_ms = token.and_then(|token| token.expires_ms);
+    let left_ms = expires_ms.map(|expires_ms| u64::try_from(expires_ms - now_ms()).unwrap_or(0));
+    left_ms.map_or(Duration::MAX, Duration::from_millis)
 }
 
 /// Why a token is refused.

@@ -5,6 +5,7 @@
 //!
 //! Only this process knows the pauses of tubes. A job of a tube that was paused while the client waited is handed back.
 
+use std::future::pending;
 use std::time::{Duration, Instant};
 
 use super::super::pool::PoolAllocation;
@@ -170,7 +171,7 @@ impl BeanstalkSession {
                 return Ok(Vec::new());
             }
             let reserve = Reserve { topics, max: 1, lease: None, is_owned: true, client: None, until };
-            api.wait_for_jobs(reserve, &ClientPresence::default()).await
+            api.wait_for_jobs(reserve, &ClientPresence::default(), pending()).await
         };
         tokio::select! {
             biased;

@@ -3,6 +3,7 @@
 //! The TTR of a job is its `ttr`, and its delay is the header `gmq-delay`, in seconds. A job with TTR 0 has the header
 //! `gmq-ttr` instead. Such a job is leased for the `ttr` of its topic, and is settled before the client gets it.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -217,7 +218,8 @@ impl GmqPort {
         loop {
             let reserve =
                 Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, client: None, until };
-            let Some(reserved) = self.api.wait_for_jobs(reserve, &ClientPresence::default()).await?.pop()
+            let Some(reserved) =
+                self.api.wait_for_jobs(reserve, &ClientPresence::default(), pending()).await?.pop()
             else {
                 return Ok(None);
             };
