@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::{AlertPhase, Notice};
+use crate::excerpt::is_escaped;
 
 /// How many alerts a message describes. For all other alerts, the message gives only their number.
 const NAMED: usize = 50;
@@ -102,9 +103,7 @@ fn line(text: &str, longest: usize) -> String {
             out.push('…');
             break;
         }
-        // The hidden characters include the characters that change the direction of writing.
-        let is_hidden = c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        out.push(if is_hidden { ' ' } else { c });
+        out.push(if is_escaped(c) { ' ' } else { c });
     }
     out
 }
@@ -131,7 +130,7 @@ mod tests {
             reason: "500\r\nBcc: all@example.com".into(),
             died_ms: 2_000,
         };
-        let dead = Notice::dead("orders", 7, vec![job("a\nb"), job("中文\"\u{202e}")], 3_000);
+        let dead = Notice::dead("orders", 7, vec![job("a\nb"), job("中文\"\u{200f}\u{202e}")], 3_000);
         let message = Message::new("host-a", vec![dead], &TimeZone::UTC);
         assert_eq!(message.subject, "[dq host-a] 7 dead letters of topic orders");
         assert_eq!(

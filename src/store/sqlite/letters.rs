@@ -34,9 +34,10 @@ impl SqliteStore {
                 named.chunks(CHUNK).map(|some| DeadLetterSelection::Letters(some.to_vec())).collect()
             }
         };
-        let mut done = 0;
+        let (mut done, mut committed) = (0, 0);
         for part in &parts {
             let moved = self.until_done(|w| {
+                committed = done;
                 let step = (limit - done).min(CHUNK);
                 let Redriven { found, moved } = redrive(w, topic, part, step, (pace, done))?;
                 done += moved;
@@ -45,8 +46,8 @@ impl SqliteStore {
                 Ok((moved, more))
             });
             match moved {
-                Err(e) if done > 0 => {
-                    return Err(StoreError::Unknown(format!("only the first {done} are done: {e}")));
+                Err(e) if committed > 0 => {
+                    return Err(StoreError::Unknown(format!("only the first {committed} are done: {e}")));
                 }
                 moved => drop(moved?),
             }
