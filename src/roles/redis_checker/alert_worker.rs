@@ -165,10 +165,10 @@ struct AlertWorker {
     topics: RegistryView,
     php: SharedPhpMail,
     shared: Arc<SharedState>,
-    /// The worker that sends has this lock.
+    /// The lock of the worker that sends. `None`: another worker has the lock.
     lock: Option<File>,
     kept: SavedState,
-    /// `kept` differs from the file, so the file must be written again.
+    /// Whether `kept` differs from the file. If so, the file must be written again.
     is_changed: bool,
     next_look: Instant,
 }
@@ -199,8 +199,8 @@ impl AlertWorker {
         }
     }
 
-    /// Whether this worker is the one that sends alerts. When it gets the lock, it continues from where the previous
-    /// worker stopped.
+    /// Whether this worker is the one that sends alerts. When this worker gets the lock, it continues from where the
+    /// previous worker stopped.
     fn has_lock(&mut self) -> bool {
         if self.lock.is_some() {
             return true;

@@ -86,7 +86,8 @@ impl FindingKind {
         FindingKind::QuotaNearlyUsed,
     ];
 
-    /// Returns the condition of a finding. `None`: another release wrote it, and this release does not know it.
+    /// Returns the condition of a finding. `None`: another release wrote the finding, and this release does not know
+    /// the condition.
     pub(super) fn from_finding(finding: &Finding) -> Option<FindingKind> {
         let Finding { node, topic, process, .. } = finding.clone();
         let general = FindingKind::GENERAL.into_iter();

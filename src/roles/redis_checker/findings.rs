@@ -19,7 +19,8 @@ pub(super) type FoundConditions = BTreeMap<FindingKind, String>;
 /// a node is down, which takes several misses.
 const GRACE_MS: i64 = 15_000;
 
-/// The bytes that are reserved for the next findings: the first number, or the second if the disk has less room.
+/// The bytes that are reserved for the next findings: the first number, or the second number if the disk has too little
+/// room for the first.
 const RESERVED: [i64; 2] = [64 << 10, 4 << 10];
 
 /// The open findings.

@@ -5,7 +5,7 @@
 //! finding is logged when it opens and when it closes. Open findings are in `run_dir/findings.json`, where `dq status`
 //! reads them.
 //!
-//! It never changes a job. Begin with [`run`], then `findings`.
+//! This role never changes a job. Begin with [`run`], then `findings`.
 
 mod alert_worker;
 mod finding_kind;
@@ -166,7 +166,7 @@ fn log_change(change: FindingChange) {
     }
 }
 
-/// Returns what is wrong with the folder. If something is wrong, makes the folder again, so that findings can be
+/// Returns what is wrong with `run_dir`. If something is wrong, makes the folder again, so that findings can be
 /// written.
 fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> Result<FoundConditions> {
     let what = if !host::has_lock(run_dir) {

@@ -35,8 +35,8 @@ struct NodeHealth {
     /// The number of checks in a row that found an older set on this node than on the other nodes. (While a move begins
     /// or ends, a node may seem older for a moment.)
     older: u32,
-    /// The node does not answer, and has no jobs: it was forgotten, or is not one of the nodes yet. So nothing about it
-    /// is a finding.
+    /// Whether the node does not answer, and has no jobs because it was forgotten or is not in the set yet. If so,
+    /// nothing about the node is a finding.
     is_outside: bool,
 }
 
@@ -48,9 +48,9 @@ struct KnownServer {
     found: BTreeMap<NodeFindingKind, String>,
     /// The largest number of replicas that the server has had since this process started.
     replicas: u64,
-    /// The server has reported the name of its node at least once, so the node is in use.
+    /// Whether the server has reported the name of its node at least once. If so, the node is in use.
     is_used: bool,
-    /// The configuration of the server, as far as the server reports it.
+    /// The part of its configuration that the server has reported.
     config: BTreeMap<String, String>,
 }
 
@@ -132,7 +132,8 @@ impl NodeHealth {
         }
         let is_down = self.servers.values().any(|server| server.misses >= MISSES);
         self.is_outside = is_down && lanes.is_outside(lane);
-        // A server may forbid CONFIG, and a server outside a Cluster reports nothing about a Cluster.
+        // These requests may bring no values: a server may forbid CONFIG, and a server outside a Cluster reports
+        // nothing about a Cluster.
         if round.is_multiple_of(CONFIG_EACH) {
             self.judge(lanes.probe(lane, ServerQuery::Config), |server, config| {
                 server.config.clone_from(config);
@@ -234,8 +235,8 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
 type NodeCheckResults = Vec<(NodeFindingKind, Option<String>)>;
 
 /// Returns how many replicas are connected. A client that only fetches a snapshot (`redis-cli --rdb`) is in the list of
-/// replicas for a moment. It names no port and never acknowledges an offset. A replica names its port before it asks
-/// for data. A replica without a port (it listens on a Unix socket only) acknowledges an offset once a second.
+/// replicas for a moment. Such a client names no port and never acknowledges an offset. A replica names its port before
+/// it asks for data. A replica without a port (it listens on a Unix socket only) acknowledges an offset once a second.
 fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
     let is_replica = |(key, value): (&String, &String)| {
         let is_listed = key.strip_prefix("slave").is_some_and(|n| n.parse::<u32>().is_ok());

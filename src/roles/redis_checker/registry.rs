@@ -1,6 +1,6 @@
 //! Publishes the contents of the registry. The thread checks each second, and after a nudge, whether the registry has
-//! changed. If so, it writes the snapshot that all processes of the host follow. This work has a thread of its own,
-//! because a database may delay it.
+//! changed. If so, the thread writes the snapshot that all processes of the host follow. This work has a thread of its
+//! own, because a database may delay it.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -20,13 +20,13 @@ use role::{self, TroubleLog, lock};
 /// How often the registry is asked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often mail settings are read. They change without a new revision.
+/// How often mail settings are read. A change of mail settings gives the registry no new revision.
 const MAIL_PERIOD: Duration = Duration::from_secs(30);
 
-/// Why the registry cannot be read now. `None`: it can be read.
+/// Why the registry cannot be read now. `None`: the registry can be read.
 pub(super) type RegistryOutage = Arc<Mutex<Option<String>>>;
 
-/// Starts the thread, if there is a registry. The mail settings that it finds go to `php`.
+/// Starts the thread, if there is a registry. The mail settings that the thread finds go to `php`.
 pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<RegistryOutage> {
     let away = RegistryOutage::default();
     let asks_for_mail = PhpMail::counts(settings);
@@ -54,7 +54,7 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Re
 struct Follower {
     settings: Arc<Settings>,
     registry: settings::RegistrySettings,
-    /// `None`: the registry failed, and is opened again.
+    /// The open registry. `None`: the registry failed, and is opened again.
     open: Option<Box<dyn Registry>>,
     /// The revision that all processes know.
     passed_on: Option<Revision>,

@@ -41,7 +41,7 @@ impl Restarts {
             // A new master counts from 0.
             *self = Restarts { master_ms: status.started_ms, slots: BTreeMap::new() };
         }
-        // If there are several generations, only the one that serves counts.
+        // If there are several generations, only the generation that serves counts.
         for process in status.processes.iter().filter(|p| p.generation == status.generation) {
             let is_known = self.slots.contains_key(&process.name);
             let slot = self.slots.entry(process.name.clone()).or_default();

@@ -1,5 +1,5 @@
-//! Decides who gets which alert. This depends on the settings, the topics, and the mail settings in the PHP daemon's
-//! database.
+//! Decides who gets which alert. The decision depends on the settings, the topics, and the mail settings in the PHP
+//! daemon's database.
 
 use std::sync::{Arc, Mutex};
 
@@ -79,8 +79,8 @@ impl Routes<'_> {
         }
     }
 
-    /// Returns whether mail may be sent. Returns false only if it is known that there is no mail server. (While the
-    /// registry has not been read, this may be unknown.)
+    /// Returns whether mail may be sent. False: it is known that there is no mail server. (While the registry has not
+    /// been read, this may be unknown.)
     fn has_mail(&self) -> bool {
         self.alert.smtp.is_some() || *self.php != PhpMail::Nothing
     }

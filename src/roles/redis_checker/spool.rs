@@ -1,5 +1,5 @@
 //! Checks this host's spool each second, on a thread of its own, because a disk may delay it. Pure functions judge what
-//! it reads.
+//! the thread reads.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A change that has waited for this time is a finding.
 const WAITS_MAX_MS: i64 = 10_000;
 
-/// What is wrong with the spool. `None`: nothing.
+/// What is wrong with the spool. `None`: nothing is wrong.
 pub(super) type SpoolTrouble = Arc<Mutex<Option<String>>>;
 
 /// Starts the thread, if the store has a spool.

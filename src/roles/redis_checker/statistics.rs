@@ -57,9 +57,9 @@ struct StatisticsWorker {
     settings: Arc<Settings>,
     registry: settings::RegistrySettings,
     zone: TimeZone,
-    /// `None`: the registry failed, and is opened again.
+    /// The open registry. `None`: the registry failed, and is opened again.
     open: Option<Box<dyn Registry>>,
-    /// What the registry has of each page, as far as this process knows.
+    /// The counts of each page that this process has carried into the registry.
     known: HashMap<(u64, MetricSubject), Sums>,
 }
 

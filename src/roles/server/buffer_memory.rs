@@ -1,8 +1,8 @@
 //! Counts the memory that the buffers of connections take: requests that are not complete, and answers that nobody has
 //! read. Pure.
 //!
-//! All buffers together have a limit. Beyond it, connections of the client with the most bytes are closed, so that many
-//! connections of one client cannot push out the connections of another client.
+//! All buffers together have a limit. If they take more, connections of the client with the most bytes are closed, so
+//! that many connections of one client cannot push out the connections of another client.
 
 use std::collections::HashMap;
 

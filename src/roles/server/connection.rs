@@ -18,7 +18,7 @@ use model::token::VerifiedToken;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
 
-/// How many bytes are read from one connection before the other connections have their turn.
+/// How many bytes are read from one connection before other connections are served.
 pub(super) const TURN: usize = 64 << 10;
 
 /// While a client has not read this number of bytes of its answers, nothing is read from the client.
@@ -53,15 +53,15 @@ pub(super) struct Connection {
     outbox: Vec<u8>,
     /// The answers that the client waits for, in the order of the requests.
     pub(super) replies: VecDeque<Reply>,
-    /// The number of the first of `replies`.
+    /// The number of the request to which the first of `replies` belongs.
     first: u64,
     /// The bytes of the answers in `replies`. For a pending answer, its guessed size counts.
     pub(super) owed: usize,
     /// The bytes of the buffers when they were last counted.
     counted: usize,
-    /// Complete frames are in the inbox. They wait until the client takes answers, or until the store has room.
+    /// Whether complete frames are in the inbox. They wait until the client takes answers, or until the store has room.
     held: bool,
-    /// The first of these frames is a reserve. It is taken when all earlier requests are answered.
+    /// Whether the first of these frames is a reserve. The reserve is taken when all earlier requests are answered.
     is_reserve_held: bool,
 }
 
@@ -86,8 +86,8 @@ impl Connection {
         }
     }
 
-    /// Reads, parses, hands requests to the store, and writes, as far as this is possible without waiting. `buffer` is
-    /// scratch space for reading; its contents do not matter.
+    /// Reads, parses, hands requests to the store, and writes. Never waits. `buffer` is scratch space for reading; its
+    /// contents do not matter.
     pub(super) fn turn(
         &mut self,
         place: usize,

@@ -1,6 +1,6 @@
-//! The drain of a dq-server, and the takeover by the next one. A draining server stops accepting, and passes its
-//! connections on to the next dq-server. If there is no next dq-server, it answers the requests and closes the
-//! connections.
+//! The drain of a dq-server, and the takeover by the next dq-server. A draining server stops accepting, and passes its
+//! connections on to the next dq-server. If there is no next dq-server, the draining server answers the requests and
+//! closes the connections.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
@@ -69,7 +69,7 @@ impl Server {
 
     /// Prepares one connection for the drain.
     pub(super) fn drain_one(&mut self, place: usize) {
-        // A connection may have been closed because another one was served.
+        // While another connection was served, this connection may have been closed to free memory.
         let Some(connection) = self.connections.get_mut(place) else { return };
         match self.passing {
             true => connection.prepare_to_pass(),
@@ -142,8 +142,8 @@ impl Server {
         }
     }
 
-    /// Stops accepting and passes the connections on to the next dq-server. If there is none, reads what has already
-    /// arrived, and ends each connection after its last answer.
+    /// Stops accepting and passes the connections on to the next dq-server. If there is no next dq-server, reads what
+    /// has already arrived, and ends each connection after its last answer.
     pub(super) fn begin_drain(&mut self, replaced: bool) {
         if replaced {
             match HandoffSender::find(&self.front.settings.run_dir) {

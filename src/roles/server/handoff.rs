@@ -120,9 +120,9 @@ pub(super) struct HandoffSender {
 /// What happened to an offered connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HandoffResult {
-    /// The next dq-server has taken it.
+    /// The next dq-server has taken the connection.
     Taken(usize, u64),
-    /// It stays with this process.
+    /// The connection stays with this process.
     Stays(usize, u64),
 }
 
@@ -161,7 +161,8 @@ impl HandoffSender {
     }
 
     /// Returns the answers of the next dq-server, and whether further answers may arrive. The next dq-server answers
-    /// before it uses a connection. So if it is gone, it has not taken the connections that have no answer.
+    /// before it uses a connection. So if the next dq-server is gone, it has not taken the connections that have no
+    /// answer.
     pub(super) fn results(&mut self) -> (Vec<HandoffResult>, bool) {
         let mut results = Vec::new();
         loop {
@@ -209,7 +210,8 @@ struct DrainingPeer {
 }
 
 impl DrainingPeer {
-    /// Takes a message. Returns a connection when it is complete, or the reason why it is not taken.
+    /// Takes a message. Returns a connection when it is complete, or the reason why it is not taken. None: the
+    /// connection is not complete.
     fn take(&mut self, message: &[u8], fd: Option<OwnedFd>) -> Option<io::Result<(HandoffState, OwnedFd)>> {
         let (kind, part) = message.split_first()?;
         match (*kind, fd, self.arriving.take()) {
@@ -298,7 +300,7 @@ impl HandoffReceiver {
             };
             let is_answered = draining_server.verdicts.is_empty() || {
                 match draining_server.passage.reply(&draining_server.verdicts) {
-                    // The other side must read first. An event reports when it has read.
+                    // The draining server must read earlier answers first. An event reports when there is room again.
                     Err(e) if e.kind() == ErrorKind::WouldBlock && open => false,
                     // A draining server that is gone no longer uses its connections.
                     Ok(()) | Err(_) => true,

@@ -58,7 +58,7 @@ const TOPICS: Token = Token(usize::MAX - 7);
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// The bytes that the buffers of all connections may take together. If four times the longest frame is more than this,
-/// the larger limit applies.
+/// the limit is four times the longest frame.
 const BUFFERS_MAX: usize = 32 << 20;
 
 /// Runs the role.
@@ -80,11 +80,12 @@ struct Server {
     memory: BufferMemory,
     /// Distinguishes a connection from an earlier one in the same place.
     next_serial: u64,
-    /// Connections whose turn ended while their sockets may hold more bytes. No further event reports those bytes.
+    /// Connections that must be served again: their sockets may hold more bytes, and no further event reports those
+    /// bytes.
     unfinished: Vec<usize>,
     /// Connections from which nothing is read until the store has answered some requests.
     stalled: Vec<usize>,
-    /// The place of the connection whose turn comes first after the next answers of the store.
+    /// The place of the connection that is served first after the next answers of the store.
     next_turn: usize,
     /// The buffer into which the bytes of clients are read.
     buffer: Box<[u8]>,
@@ -229,7 +230,7 @@ impl Server {
                 self.front.refusals.get_mut().log_due(now);
             }
             if end_by.is_some() && self.connections.is_empty() {
-                // Other servers may have passed connections on to this one in the meantime.
+                // Other servers may have passed connections on to this server in the meantime.
                 self.accept_passages();
             }
             if let Some(end_by) = end_by
@@ -315,7 +316,7 @@ impl Server {
         Some(place)
     }
 
-    /// Gives a connection its turn: it reads, parses, hands requests to the store, and writes.
+    /// Serves a connection: reads, parses, hands requests to the store, and writes.
     fn serve(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
         let after = connection.turn(place, &self.front, &mut self.submit, &mut self.buffer);

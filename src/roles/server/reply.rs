@@ -17,7 +17,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// Returns the length of the answer, as far as it is known.
+    /// Returns the length of the answer. For a pending answer, this is the guess.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Reply::Pending { guess, .. } => *guess,

@@ -29,8 +29,8 @@ use role::submit::{StoreRequest, Submitter};
 use role::{RefusalLog, RegistryView};
 use telemetry::counters::Counters;
 
-/// The maximum number of jobs of a `madd` in the digits framing. Their shortened answers fit into the longest frame of
-/// that framing.
+/// The maximum number of jobs of a `madd` in the digits framing. The shortened answers for these jobs fit into the
+/// longest frame of that framing.
 const MADD_DIGITS_MAX: usize = 200;
 
 /// The longest frame, in bytes, of a client that must show a token and has not shown it yet.
@@ -49,20 +49,20 @@ fn longest(framing: Framing) -> usize {
 
 /// What happened to a request.
 pub(super) enum RequestOutcome {
-    /// It is answered.
+    /// The request is answered.
     Answered(JsonBytes),
-    /// It was handed to the store.
+    /// The request was handed to the store.
     Asked {
         /// Whether the answer may be as long as a job's body.
         is_get: bool,
     },
-    /// It reserves jobs, and waits for them.
+    /// The request reserves jobs, and waits for them.
     Waits(WaitingReserve),
-    /// It is taken when all earlier requests of its connection are answered.
+    /// The request is taken when all earlier requests of its connection are answered.
     Later,
 }
 
-/// Answers or refuses requests as far as this is possible without the store.
+/// Answers requests that do not need the store, refuses wrong requests, and hands all other requests to the store.
 pub(super) struct RequestRouter {
     pub settings: Arc<Settings>,
     pub topics: RegistryView,
@@ -101,7 +101,7 @@ impl RequestRouter {
         }
     }
 
-    /// How long a new connection may take to show its token. None: it needs no token.
+    /// How long a new connection may take to show its token. None: the client needs no token.
     pub(super) fn proof_patience(&self) -> Option<Duration> {
         (self.settings.server.auth == Auth::Token).then_some(PROOF_PATIENCE)
     }

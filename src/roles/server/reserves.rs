@@ -28,7 +28,7 @@ use role::tickets::{TicketReport, Tickets};
 use role::{StoreOpener, lock};
 use store::{Lanes, RESERVER_NAME_MAX, Reserver, Token};
 
-/// An answer to a reserve. If the client does not get the answer, its jobs are handed back.
+/// An answer to a reserve. If the client does not get the answer, the jobs are handed back.
 pub(super) struct AnsweredReserve {
     pub reply_to: ReplyAddress,
     pub json: JsonBytes,
@@ -173,7 +173,7 @@ impl Reserves {
         self.pull.drain();
     }
 
-    /// Whether this process must be started again to find the store.
+    /// Whether the file of the store is gone, so that this process must be started again.
     pub(super) fn is_gone(&self) -> bool {
         self.pull.is_gone()
     }

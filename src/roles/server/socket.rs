@@ -15,12 +15,14 @@ const KEPT: usize = 64 << 10;
 pub(super) struct Socket {
     pub stream: TcpStream,
     tls: Option<Box<ServerConnection>>,
-    /// The socket may hold bytes. A read that returns less than the buffer's size has emptied the socket, and an event
-    /// reports bytes that come later (epoll(7)). So no further read is needed to learn that the socket is empty.
+    /// Whether the socket may hold bytes. A read that returns less than the buffer's size has emptied the socket, and
+    /// an event reports bytes that come later (epoll(7)). So no further read is needed to learn that the socket is
+    /// empty.
     readable: bool,
-    /// The socket is read until it has nothing left, because no event will report the bytes that it has now.
+    /// Whether the socket is read until it has nothing left. This is so if no event will report the bytes that it has
+    /// now.
     to_the_end: bool,
-    /// The client has closed its side, or the connection is broken.
+    /// Whether the client has closed its side, or the connection is broken.
     pub is_over: bool,
     /// When a byte last moved, in either direction.
     pub moved_at: Instant,
@@ -102,8 +104,8 @@ impl Socket {
                 Ok(0) => return Ok(ReadOutcome::End),
                 Ok(n) => return Ok(ReadOutcome::Some(n)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // The client has closed the connection without the closing message of TLS. It may have sent less than
-                // it wanted.
+                // The client has closed the connection without the closing message of TLS. Some of its bytes may be
+                // missing.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(ReadOutcome::End),
                 Err(e) => return Err(e),
             }

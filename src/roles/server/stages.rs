@@ -5,29 +5,29 @@ use std::time::Instant;
 /// What is left to do with a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterTurn {
-    /// It waits for the client, or for the store's answers to its own requests.
+    /// The connection waits for the client, or for the store's answers to its own requests.
     Waits,
-    /// Its socket may hold more bytes, and no further event will report them.
+    /// The socket of the connection may hold more bytes, and no further event will report them.
     MoreToRead,
-    /// It waits until the store has answered requests of other connections.
+    /// The connection waits until the store has answered requests of other connections.
     Stalled,
-    /// It may be passed on to another process.
+    /// The connection may be passed on to another process.
     Passes,
-    /// It has ended.
+    /// The connection has ended.
     Ended,
 }
 
 /// What happens to the bytes that the client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputState {
-    /// They are read.
+    /// The bytes are read.
     Open,
     /// The daemon drains: only bytes that have already arrived are read.
     Last,
     /// Another process takes the connection over when the store has answered all of its requests. This process no
     /// longer reads from the connection.
     Passing,
-    /// The connection is offered to the other process. This process does nothing with it.
+    /// The connection is offered to the other process. This process does nothing with the connection.
     Offered,
     /// The client has closed its side. The answers to its requests are still sent.
     Shut,

@@ -43,7 +43,7 @@ impl Server {
         let (idle, patience) = (self.front.settings.server.idle_timeout, self.front.proof_patience());
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
         for place in places {
-            // A connection may have been closed because another one was served.
+            // While another connection was served, this connection may have been closed to free memory.
             let Some(connection) = self.connections.get_mut(place) else { continue };
             if connection.closes_at(idle, patience) <= now {
                 log::debug!(
@@ -98,7 +98,7 @@ impl Connection {
 
     /// Returns when the oldest request without an answer of the store has waited for too long.
     pub(super) fn overdue_at(&self, timeout: Duration) -> Option<Instant> {
-        // The requests went to the store in this order, so the first pending one is the oldest.
+        // The requests went to the store in this order, so the first pending request is the oldest.
         self.replies.iter().find_map(|r| match r {
             Reply::Pending { since, .. } => Some(*since + timeout),
             Reply::Done(_) | Reply::Waiting(_) => None,
