@@ -4,9 +4,9 @@
 import { t } from './i18n.js';
 import { reasonText } from './reason.js';
 
-/** What a request was refused for. */
+/** Why a request was refused. */
 export class Problem extends Error {
-  /** @param {number} status 0: no answer came @param {{code?: string, detail?: string, title?: string, field?: string}} told */
+  /** @param {number} status the HTTP status; 0: no answer came @param {{code?: string, detail?: string, title?: string, field?: string}} told */
   constructor(status, told) {
     super(told.detail ?? told.title ?? `${status}`);
     this.status = status;
@@ -14,7 +14,7 @@ export class Problem extends Error {
     this.field = told.field ?? null;
   }
 
-  /** In the language that is shown. */
+  /** The reason, in the language that is shown. */
   get detail() {
     return reasonText({ code: this.code, field: this.field, detail: this.message });
   }
@@ -24,27 +24,27 @@ let csrf = '';
 let signedOut = () => {};
 let stale = async () => false;
 
-/** Called when an answer says that nobody is signed in. @param {() => void} handler */
+/** Sets the function that is called when an answer says that nobody is signed in. @param {() => void} handler */
 export function onSignedOut(handler) {
   signedOut = handler;
 }
 
-/** Called when another tab has signed in anew. Tells whether it is still the same person. @param {() => Promise<boolean>} handler */
+/** Sets the function that is called when another tab has signed in again. It returns whether the person is still the same. @param {() => Promise<boolean>} handler */
 export function onStale(handler) {
   stale = handler;
 }
 
-/** What requests that change something carry. @param {string} value */
+/** Sets the CSRF value that is sent with each request that changes something. @param {string} value */
 export function setCsrf(value) {
   csrf = value;
 }
 
-/** A path of the API, its parts percent-encoded. @param {...string} parts @returns {string} */
+/** A path of the API. Its parts are percent-encoded. @param {...string} parts @returns {string} */
 export function path(...parts) {
   return `/v1/${parts.map(encodeURIComponent).join('/')}`;
 }
 
-/** A query of what is said. @param {Object<string, any>} values @returns {string} */
+/** A query string with the values that are not empty. @param {Object<string, any>} values @returns {string} */
 export function query(values) {
   const said = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== '');
   return said.length === 0 ? '' : `?${new URLSearchParams(said.map(([name, value]) => [name, String(value)]))}`;
@@ -73,12 +73,12 @@ async function send(method, url, body, headers, signal) {
 }
 
 /**
- * One request. A body that is a text is sent as it is.
+ * Makes one request. A body that is a string is sent as it is.
  * @param {string} method
  * @param {string} url
  * @param {any} [body]
  * @param {{headers?: Object<string, string>, signal?: AbortSignal}} [more]
- * @returns {Promise<{status: number, headers: Headers, text: string, json: any}>} what was answered with 2xx
+ * @returns {Promise<{status: number, headers: Headers, text: string, json: any}>} the answer, if its status is 2xx
  * @throws {Problem}
  */
 export async function request(method, url, body, more = {}) {

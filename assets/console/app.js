@@ -17,7 +17,7 @@ import { shell } from './shell.js';
  * @typedef {{title: () => string, view: () => any}} Page
  */
 
-/** Patterns of the hash, the module that shows them, and the entry of the navigation that they belong to. */
+/** Each route: the pattern of the hash, the module of the page, and its entry in the navigation. */
 const ROUTES = [
   ['/', () => import('./pages/overview.js'), 'overview'],
   ['/topics', () => import('./pages/topics.js'), 'topics'],
@@ -75,7 +75,7 @@ function leave() {
 
 let looks = null;
 
-/** The looks of what the first page does without. */
+/** Loads the styles that the first page does not need. */
 function loadLooks() {
   looks ??= new Promise((done, failed) => {
     const link = Object.assign(document.createElement('link'), { rel: 'stylesheet', href: '/console/pages.css', onload: done, onerror: () => { link.remove(); looks = null; failed(new Error(link.href)); } });
@@ -84,7 +84,7 @@ function loadLooks() {
   return looks;
 }
 
-/** Shows what the hash says. */
+/** Shows the page that the hash names. */
 async function go() {
   const hash = location.hash || '#/';
   const [path, search = ''] = hash.slice(1).split('?');
@@ -179,6 +179,6 @@ window.addEventListener('hashchange', () => {
 window.addEventListener('dq-theme', recolour);
 window.addEventListener('dq-language', recolour);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolour);
-// Ages keep counting.
+// Texts such as "3 min ago" change as time passes.
 setInterval(() => !document.hidden && redraw(), 1000);
 start();

@@ -6,12 +6,12 @@ import { clockSeconds, clockTime } from './format.js';
 
 /** @typedef {{name: string, color: string, values: (?number)[], fill?: boolean, dash?: number[]}} Series */
 
-/** So few values are dots as well: a line through one of them would not be seen. */
+/** If there are fewer values than this, each value also has a dot. A line with only one value would be invisible. */
 const SPARSE = 30;
 
 const charts = new Set();
 
-/** Draws all charts anew, in the colours of now. */
+/** Draws all charts again, in the present colours. */
 export function recolour() {
   for (const chart of charts) chart.remake();
 }
@@ -23,7 +23,7 @@ function color(name, alpha) {
   return `rgba(${rgb.join(',')},${alpha})`;
 }
 
-/** One uPlot in an element. */
+/** A uPlot chart in an element. */
 class Lines {
   constructor(el, told) {
     Object.assign(this, { el, told, plot: null });
@@ -107,9 +107,9 @@ class Lines {
 const timeLabel = (x, at) => (at.length > 1 && at[1] - at[0] < 60 ? clockSeconds(x * 1000) : clockTime(x * 1000));
 
 /**
- * Lines over time, with a legend that has the newest figures.
+ * A chart with lines over time. Its legend shows the newest figures.
  * @param {{key: string, label: string, xs: number[], series: Series[], format: (n: ?number) => string, seconds?: boolean,
- *   from?: number, to?: number, height?: number, gaps?: boolean}} told `xs` are Unix seconds; `gaps` leaves missing values out
+ *   from?: number, to?: number, height?: number, gaps?: boolean}} told `xs` are Unix seconds; with `gaps`, missing values interrupt the line
  */
 export function lineChart(told) {
   const full = { height: 190, seconds: true, ...told };
@@ -128,7 +128,7 @@ export function lineChart(told) {
 }
 
 /**
- * A line without axes, beside a figure that says what counts.
+ * A line without axes, beside a figure.
  * @param {(?number)[]} values
  * @param {string} colorName
  */
@@ -147,7 +147,7 @@ export function sparkline(values, colorName) {
 }
 
 /**
- * Bars, each with parts that lie upon each other.
+ * A chart with bars. The parts of a bar are stacked.
  * @param {{key: string, label: string, bars: {key: string, title: string, caption?: string, parts: {value: number, color: string}[]}[], height?: number}} told
  */
 export function barChart(told) {

@@ -31,7 +31,7 @@ function flatten(list, into) {
  * @param {string} tag
  * @param {?Object<string, any>} props attributes, properties, `on…` handlers, `style` as an object; the hooks
  *   `mount(el)`, `update(el)`, `unmount(el)`; `key` tells siblings apart.
- * @param {...any} children strings, descriptions, lists of them; null and false are nothing.
+ * @param {...any} children strings, descriptions, or lists of these; null and false show nothing.
  * @returns {Node_}
  */
 export function h(tag, props, ...children) {
@@ -101,7 +101,7 @@ function update(was, now) {
   now.props.update?.(el);
 }
 
-/** Finds for each new child the old one that it goes on with. */
+/** Returns a function that finds, for a new child, the old child that it continues. */
 function matcher(old) {
   const keyed = new Map();
   const plain = [];
@@ -144,8 +144,8 @@ function patchChildren(parent, old, now) {
 }
 
 /**
- * Makes what is in `root` as it is described.
- * @param {Element & {dqShown?: Node_[]}} root an element whose children are only made here
+ * Changes the children of `root` until they match the descriptions.
+ * @param {Element & {dqShown?: Node_[]}} root an element of which only this function makes the children
  * @param {Node_[]} nodes
  */
 export function patch(root, nodes) {
@@ -159,7 +159,7 @@ export function patch(root, nodes) {
   }
 }
 
-/** Joins class names, without those that are false. @param {...any} names */
+/** Joins the class names. Names that are false are left out. @param {...any} names */
 export function classes(...names) {
   return names.filter(Boolean).join(' ');
 }

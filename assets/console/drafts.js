@@ -11,17 +11,17 @@ let draft = null;
 
 const placeOf = (hash) => hash.split('?')[0];
 
-/** Keeps what was entered on the page that is shown. @param {any} values */
+/** Keeps the entries of the page that is shown. @param {any} values */
 export function keepDraft(values) {
   draft = { place: placeOf(location.hash), who: session.name, values };
 }
 
-/** What was entered on the page that is shown; null: nothing, or by somebody else. */
+/** The kept entries of the page that is shown; null: there are none, or somebody else made them. */
 export function keptDraft() {
   return draft?.place === placeOf(location.hash) && draft.who === session.name ? draft.values : null;
 }
 
-/** Forgets what was entered. */
+/** Forgets the kept entries. */
 export function dropDraft() {
   draft = null;
 }

@@ -12,7 +12,7 @@ let skew = 0;
 /** The viewer's time zone. */
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
-/** Takes the daemon's time over, where it differs by more than a moment. @param {number} at_ms */
+/** Uses the daemon's clock from now on, if it differs from this clock by 1.5 seconds or more. @param {number} at_ms */
 export function setClock(at_ms) {
   const off = at_ms - Date.now();
   skew = Math.abs(off) < 1500 ? 0 : off;
@@ -38,7 +38,7 @@ export function count(n) {
   return isMissing(n) ? '–' : number({ maximumFractionDigits: 0 }).format(n);
 }
 
-/** A number in little room: 999,999 and then 1.2M. @param {?number} n @returns {string} */
+/** A number in a short form: 99,999, but 100k and 1.2M. @param {?number} n @returns {string} */
 export function compact(n) {
   if (isMissing(n)) return '–';
   if (Math.abs(n) < 100000) return count(n);
@@ -46,13 +46,13 @@ export function compact(n) {
   return `${number({ maximumFractionDigits: 1 }).format(n / by)}${unit}`;
 }
 
-/** So many a second. @param {?number} n @returns {string} */
+/** A number per second. @param {?number} n @returns {string} */
 export function rate(n) {
   if (isMissing(n)) return '–';
   return n > 0 && n < 10 ? number({ maximumFractionDigits: 1 }).format(n) : compact(Math.round(n));
 }
 
-/** A share of 100. @param {number} part 0 to 1 @returns {string} */
+/** A percentage. @param {number} part 0 to 1 @returns {string} */
 export function percent(part) {
   return number({ style: 'percent', maximumFractionDigits: 0 }).format(part);
 }
@@ -95,7 +95,7 @@ export function span(ms, parts = 2) {
   return said.join(' ');
 }
 
-/** How long ago, or in how long. @param {number} at_ms @returns {string} */
+/** How long ago a moment was, or how far ahead it is. @param {number} at_ms @returns {string} */
 export function age(at_ms) {
   const off = at_ms - now();
   if (Math.abs(off) < 1000) return t('time.now');
@@ -106,7 +106,7 @@ export function age(at_ms) {
 const CLOCK = { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' };
 const DAY = { year: 'numeric', month: '2-digit', day: '2-digit' };
 
-/** A moment in the viewer's zone; without the day, if that is today. @param {number} at_ms @returns {string} */
+/** A moment in the viewer's zone. The day is left out if it is today. @param {number} at_ms @returns {string} */
 export function moment(at_ms) {
   const at = new Date(at_ms);
   const clock = date(CLOCK).format(at);

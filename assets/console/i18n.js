@@ -5,7 +5,7 @@ const LANGUAGES = ['en', 'zh'];
 let words = {};
 let language = 'en';
 
-/** The language that was chosen, or the first of the browser's that there is. @returns {string} */
+/** The language that the user chose, or else the first language of the browser for which there are texts. @returns {string} */
 function preferred() {
   const chosen = remembered('dq.language');
   if (LANGUAGES.includes(chosen)) return chosen;
@@ -13,7 +13,7 @@ function preferred() {
   return wanted.find((tag) => LANGUAGES.includes(tag)) ?? 'en';
 }
 
-/** What was kept in this browser under a name; null: nothing. @param {string} name @returns {?string} */
+/** The text that this browser stores under a name; null: there is none. @param {string} name @returns {?string} */
 export function remembered(name) {
   try {
     return localStorage.getItem(name);
@@ -22,7 +22,7 @@ export function remembered(name) {
   }
 }
 
-/** Keeps a text in this browser, where that is allowed; null: forgets it. @param {string} name @param {?string} value */
+/** Stores a text in this browser, if the browser allows it; null: removes the stored text. @param {string} name @param {?string} value */
 export function remember(name, value) {
   try {
     if (value === null) localStorage.removeItem(name);
@@ -32,10 +32,10 @@ export function remember(name, value) {
   }
 }
 
-/** The texts of the frame and the overview, and those of all other pages, which the first page does without. */
+/** `FIRST`: the texts of the frame and the overview. `REST`: the texts of all other pages, which are loaded later. */
 const FIRST = { en: () => import('./words/en.js'), zh: () => import('./words/zh.js') };
 const REST = { en: () => import('./words/en_pages.js'), zh: () => import('./words/zh_pages.js') };
-/** What the daemon says in English. Its own words need no others in English. */
+/** Translations of what the daemon says in English. In English, the daemon's own words are shown. */
 const PROBLEMS = {
   en: () => null,
   zh: async () => {
@@ -71,7 +71,7 @@ export function loadLanguage() {
   return load(preferred());
 }
 
-/** Goes over to another language, and keeps it. @param {string} wanted @returns {Promise<void>} */
+/** Shows another language from now on, and remembers this choice. @param {string} wanted @returns {Promise<void>} */
 export function chooseLanguage(wanted) {
   remember('dq.language', wanted);
   return load(wanted);
@@ -87,18 +87,19 @@ export function locale() {
   return language === 'zh' ? 'zh-CN' : 'en-GB';
 }
 
-/** The words for what the daemon says in English; null: it is shown as it is. */
+/** The translations of what the daemon says in English; null: the daemon's own words are shown. */
 export function problemWords() {
   return problems;
 }
 
-/** Whether there is a text. @param {string} key @returns {boolean} */
+/** Whether there is a text with this key. @param {string} key @returns {boolean} */
 export function has(key) {
   return key in words;
 }
 
 /**
- * A text. `{name}` in it is replaced; "one|many" is chosen by `values.n`.
+ * The text of a key. `{name}` in the text is replaced by `values.name`. A text "one|many" has two parts; `values.n`
+ * chooses one of them.
  * @param {string} key
  * @param {Object<string, any>} [values]
  * @returns {string}

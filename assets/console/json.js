@@ -1,6 +1,6 @@
-// Formats JSON text, and takes it apart. The JSON is not parsed into values, because this would round long numbers.
+// Formats JSON text, and finds parts of it. The JSON is not parsed into values, because this would round long numbers.
 
-/** Splits into tokens; strings and numbers stay as they are written. */
+/** Splits JSON into tokens. Strings and numbers stay as they are written. */
 function tokens(text) {
   return text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
 }
@@ -40,7 +40,7 @@ export function pretty(text) {
 const VISIBLE = /^[\p{L}\p{M}\p{N}\p{P}\p{S}\u3000]$/u;
 
 /**
- * The same JSON with its escapes such as \u5173 as the characters that they mean. Escapes of ASCII and of what cannot be seen stay.
+ * The same JSON with characters in place of escapes such as \u5173. Escapes of ASCII and of invisible characters stay.
  * @param {string} text
  * @returns {string}
  */
@@ -53,10 +53,10 @@ export function readable(text) {
 }
 
 /**
- * A member of an object as it is written.
+ * The value of a member of an object, as it is written.
  * @param {string} text an object
  * @param {string} name
- * @returns {?string} null: there is none
+ * @returns {?string} null: there is no such member
  */
 export function member(text, name) {
   const all = tokens(text);
@@ -82,7 +82,7 @@ function valueAt(all, begin) {
 
 let looked = { text: '', why: null };
 
-/** What is wrong with a text as JSON; null: nothing. It is looked at once, however often it is asked. @param {string} text @returns {?string} */
+/** Why a text is not JSON; null: it is JSON. The result for the last text is kept, so the text is parsed only once. @param {string} text @returns {?string} */
 export function flaw(text) {
   if (looked.text !== text || text === '') looked = { text, why: mistake(text) };
   return looked.why;
@@ -97,7 +97,7 @@ function mistake(text) {
   }
 }
 
-/** Bytes of a text in UTF-8. @param {string} text @returns {number} */
+/** The length of a text in bytes, in UTF-8. @param {string} text @returns {number} */
 export function byteLength(text) {
   return new TextEncoder().encode(text).length;
 }

@@ -8,7 +8,7 @@ const filled = (text, ...values) => text.replace(/\{(\w+)\}/g, (whole, name) => 
 /**
  * @param {{sentences: [RegExp, string][], codes: Object<string, string>, alerts: Object<string, string>, waiting: Object<string, string>}} words
  * @returns {{reason: (problem: {code?: string, field?: ?string, detail: string}) => ?string, detail: (text: string) => ?string, alert: (alert: {name: string, detail?: string}) => ?string, waiting: (why: any) => ?string}}
- *   each is null for what is not known
+ *   each function returns null if it has no translation
  */
 export function problemFinder({ sentences, codes, alerts, waiting: reasons }) {
   function detail(text, values = {}) {
@@ -30,7 +30,7 @@ export function problemFinder({ sentences, codes, alerts, waiting: reasons }) {
     return (text && detail(text)) || (meaning && text ? `${meaning}（${text}）` : meaning);
   }
 
-  /** A moment is shown as the page shows moments, and a failure in its own words. A part that is unknown is left out. */
+  /** Moments have the form that the page uses, and failures are translated. A value that is unknown is left out. */
   function waiting(why) {
     const values = Object.fromEntries(Object.entries(why).map(([name, value]) => {
       if (name.endsWith('_ms')) return [name, typeof value === 'number' ? moment(value) : ''];

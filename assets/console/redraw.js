@@ -1,14 +1,15 @@
-// Asks for the page to be drawn again, once a frame at most, however often it is asked. app.js decides what is drawn.
+// Draws the page again with the next frame. Several requests before this frame lead to one drawing. app.js decides
+// what is drawn.
 
 let draw = () => {};
 let asked = false;
 
-/** Says how the page is drawn. @param {() => void} how */
+/** Sets the function that draws the page. @param {() => void} how */
 export function onRedraw(how) {
   draw = how;
 }
 
-/** Has the page drawn with the next frame. A page that is hidden is drawn when it is seen again. */
+/** Draws the page with the next frame. A hidden page is drawn when it becomes visible again. */
 export function redraw() {
   if (asked) return;
   asked = true;

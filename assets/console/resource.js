@@ -9,10 +9,10 @@ import { redraw } from './redraw.js';
  */
 
 /**
- * Reads now, and each `every` milliseconds.
+ * Reads now, and then every `every` milliseconds.
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} read
- * @param {number} [every] 0: once
+ * @param {number} [every] 0: reads once
  * @returns {Resource<T>}
  */
 export function resource(read, every = 0) {

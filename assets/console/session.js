@@ -1,5 +1,5 @@
-// Who is signed in, and what they may do. This file never keeps a password. Scripts cannot see the cookie, so it does
-// not keep the cookie either.
+// Who is signed in, and what they may do. This file never keeps a password. Scripts cannot see the cookie, so this file
+// does not keep the cookie either.
 
 import { onSignedOut, request, setCsrf } from './api.js';
 import { remember, remembered } from './i18n.js';
@@ -10,7 +10,7 @@ export const session = { known: false, signed_in: false, has_accounts: true, nam
 
 let changed = () => {};
 
-/** Called when somebody has signed in or out. @param {() => void} handler */
+/** Sets the function that is called when somebody has signed in or out. @param {() => void} handler */
 export function onSessionChange(handler) {
   changed = handler;
 }
@@ -26,17 +26,17 @@ function take(told) {
   redraw();
 }
 
-/** Whether somebody was signed in when this browser was here last, so that the frame can be shown before the answer. @returns {boolean} */
+/** Whether somebody was signed in at the last visit of this browser. If so, the frame is shown before the daemon answers. @returns {boolean} */
 export function wasSignedIn() {
   return remembered('dq.signed_in') === 'yes';
 }
 
-/** Asks who is signed in. @returns {Promise<void>} */
+/** Asks the daemon who is signed in. @returns {Promise<void>} */
 export async function loadSession() {
   take((await request('GET', '/console/session')).json);
 }
 
-/** Asks again. @returns {Promise<boolean>} whether it is still the same person who is signed in */
+/** Asks the daemon again who is signed in. @returns {Promise<boolean>} whether the same person is still signed in */
 export async function renewSession() {
   const was = who();
   await loadSession();
@@ -55,7 +55,7 @@ export async function signOut() {
   take({ signed_in: false });
 }
 
-/** Whether whoever is signed in may change something. @returns {boolean} */
+/** Whether the person who is signed in may change something. @returns {boolean} */
 export function mayChange() {
   return session.role === 'admin';
 }

@@ -65,7 +65,7 @@ async function nextLanguage() {
   redraw();
 }
 
-/** The switches of theme and language. */
+/** The buttons that change the theme and the language. */
 export function switches() {
   const theme = chosenTheme();
   return [
@@ -97,7 +97,7 @@ function banner() {
 }
 
 /**
- * All that is in the document.
+ * Everything that the document shows.
  * @param {{page: ?import('./app.js').Page, nav: string, key: ?string, failed: ?Error, signIn: ?(switches: any) => any}} now
  * @returns {any[]}
  */

@@ -12,13 +12,13 @@ export const watched = {
 
 onTold(hear);
 
-/** Keeps points of a topic from now on; '': of none. @param {string} topic */
+/** Keeps the points of this topic from now on; '': keeps no points. @param {string} topic */
 export function watch(topic) {
   if (watched.topic === topic) return;
   Object.assign(watched, { topic, points: [] });
 }
 
-/** Reads what it did before its page was opened, or while that was hidden. @returns {Promise<void>} */
+/** Reads the points from before the page was opened, or from while the page was hidden. @returns {Promise<void>} */
 export async function loadWatched() {
   const { topic } = watched;
   const told = await get(`/v1/history${query({ topic })}`);
@@ -36,7 +36,7 @@ function hear(at_ms, before, changed, seconds, isStale) {
   if (!watched.topic || isStale) return;
   const [now, was] = [live.topics.get(watched.topic), before.get(watched.topic)];
   if (seconds === 0) {
-    // A gap.
+    // A point without values makes a gap in the lines.
     if (watched.points.length > 0) keep(watched.points, { at_ms });
   } else if (now && was) {
     const isNew = changed.has(watched.topic);

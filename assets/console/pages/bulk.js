@@ -43,7 +43,7 @@ class BulkForm {
     this.countSoon(0);
   }
 
-  /** Calls it with the count, once that is known. A change of the form forgets it. @param {(found: any) => void} act */
+  /** Calls `act` with the count when the count is known. If the form changes before that, `act` is not called. @param {(found: any) => void} act */
   withCount(act) {
     if (this.found) act(this.found);
     else this.whenFound = act;
@@ -64,7 +64,7 @@ class BulkForm {
     return given;
   }
 
-  /** Whether something in it cannot be meant: then it is not known which jobs are. */
+  /** Whether the form has an invalid value. If so, it is not clear which jobs the user means. */
   isFlawed() {
     if (this.operation === 'replay') return !isStatus(this.values.status);
     return this.operation === 'reschedule' && this.values[this.way].trim() === '';

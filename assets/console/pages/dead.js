@@ -32,7 +32,7 @@ const keyOf = (job) => `${job.topic} ${job.id} ${job.until_ms}`;
 const pickOf = (job) => `${job.topic} ${job.id}`;
 const last = (job) => job.log?.at(-1) ?? {};
 
-/** One page; a filter may find its letters only after some empty ones. */
+/** Reads one page of letters. With a filter, some pages may be empty, so further pages are read. */
 async function page(topic, filter, limit, from, signal) {
   const found = { jobs: [], next: from, away: [] };
   for (let i = 0; i < LOOKS; i++) {
@@ -90,7 +90,7 @@ class Letters {
     redraw();
   }
 
-  /** What is picked, by topic; without a pick, all that the filter finds. */
+  /** The picked letters, by topic. If none is picked, all letters that the filter selects. */
   meant() {
     if (this.picked.size === 0) {
       const filter = filterGiven(this.filter);
@@ -127,7 +127,7 @@ function columns(letters, jobs) {
   ].filter(Boolean);
 }
 
-/** Whether an id is picked of which more than one letter is shown. */
+/** Whether a picked id has more than one letter on the page. */
 function isTwice(letters, jobs) {
   const seen = new Set();
   return jobs.some((job) => letters.picked.has(pickOf(job)) && seen.size === seen.add(pickOf(job)).size);

@@ -24,7 +24,7 @@ import { detailText, waitingText } from '../reason.js';
 import { redraw } from '../redraw.js';
 import { mayChange } from '../session.js';
 
-/** The job's own lease as it is typed. */
+/** The job's own lease time, in the form in which a user types it. */
 const ttrText = (job) => (job.ttr_ms === undefined ? '' : job.ttr_ms % 1000 === 0 ? `${job.ttr_ms / 1000}s` : `${job.ttr_ms}ms`);
 
 function editJob(at, job, body, reload) {
@@ -56,7 +56,7 @@ function editJob(at, job, body, reload) {
   redraw();
 }
 
-/** A moment as `datetime-local` has it. */
+/** A moment in the form of a `datetime-local` field. */
 function localInput(at_ms) {
   return new Date(at_ms - new Date(at_ms).getTimezoneOffset() * 60000).toISOString().slice(0, 16);
 }
@@ -80,7 +80,7 @@ function reschedule(at, job, reload) {
   redraw();
 }
 
-/** Asks before a job is delivered. */
+/** Asks the user before a job is delivered. */
 function asked(name, job, path_, body, said, reload) {
   confirm({
     title: t(`${name}.title`), action: t(name), danger: false, text: h('p', null, t(`${name}.text`, { id: job.id, topic: job.topic })),

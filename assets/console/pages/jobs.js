@@ -21,7 +21,7 @@ const STATES = ['delayed', 'ready', 'leased'];
 
 const previews = new WeakMap();
 
-/** The beginning of a job's body: made once, for it may be long. @param {{body: any}} job @returns {string} */
+/** The beginning of a job's body. It is made only once, because the body may be long. @param {{body: any}} job @returns {string} */
 export function preview(job) {
   let text = previews.get(job);
   if (text === undefined) {

@@ -42,7 +42,7 @@ function fileFacts(file) {
   ], 'file');
 }
 
-/** Which nodes have jobs. @param {{number: number, nodes: string[], goal: ?string[]}} set */
+/** The card that says which nodes have jobs. @param {{number: number, nodes: string[], goal: ?string[]}} set */
 function setCard(set) {
   const names = (list) => list && h('span', { class: 'mono break' }, list.join(', '));
   // The name of a node has no dot. So the card of a node never has the key `.set`.
@@ -50,7 +50,7 @@ function setCard(set) {
     facts([[t('nodes.set.names'), names(set.nodes)], [t('nodes.set.goal'), names(set.goal)], [t('nodes.set.number'), String(set.number)]]));
 }
 
-/** What waits on this host's disk. @param {{entries: number, bytes: number, max_bytes: number, oldest_ms: ?number}} spool */
+/** The card of the spool: the changes that wait on this host's disk. @param {{entries: number, bytes: number, max_bytes: number, oldest_ms: ?number}} spool */
 function spoolCard(spool) {
   return card({ title: t('nodes.spool'), key: '.spool', help: t('nodes.spool.help'), tone: spool.entries > 0 ? 'warn' : undefined },
     facts([

@@ -1,4 +1,4 @@
-// What is shown where the address leads nowhere.
+// The page for an address that no page has.
 
 import { t } from '../i18n.js';
 import { linkButton } from '../parts/button.js';

@@ -20,7 +20,7 @@ import { mayChange } from '../session.js';
 
 const SPARK_POINTS = 120;
 
-/** The mean of the newest points: single seconds jump. */
+/** The mean of the newest points. The values of single seconds vary too much. */
 function recent(points, name, of = 5) {
   const some = points.slice(-of).map((p) => p[name]).filter((v) => v !== null && v !== undefined);
   return some.length === 0 ? null : some.reduce((sum, v) => sum + v, 0) / some.length;
@@ -52,7 +52,7 @@ function tiles() {
 
 const CALM_MS = { minutes: 5000, day: 300000 };
 
-/** Means over some time, so that the lines can be read; where one begins does not depend on when it is looked at. */
+/** Means over spans of `span_ms`, so that the lines are readable. The spans begin at fixed times. */
 function calmed(points, span_ms) {
   const groups = [];
   for (const point of points) {

@@ -1,4 +1,4 @@
-// How the jobs of a topic ended, the last one first. The filter is in the address, so that people can share it as a
+// How the jobs of a topic ended, the latest first. The filter is in the address, so that people can share it as a
 // link.
 
 import { get, path, query } from '../api.js';
@@ -50,7 +50,7 @@ class EndedJobs {
     onLeave(() => clearTimeout(this.timer));
   }
 
-  /** What the API takes. */
+  /** The filter as the API takes it. */
   asked() {
     const moment = (text) => (text === '' || AGES.includes(text) ? text : new Date(text).getTime() || '');
     return { ...this.filter, status: isStatus(this.filter.status) ? this.filter.status : '', tag: isTag(this.filter.tag) ? this.filter.tag : '', since: moment(this.filter.since), until: moment(this.filter.until) };

@@ -18,7 +18,7 @@ import { ago, at } from '../parts/time.js';
 import { say } from '../parts/toast.js';
 import { redraw } from '../redraw.js';
 
-/** What a token may: of topics, and of all. `read_topics` is `read:<topic>`. */
+/** The kinds of scopes. Those in `OF_TOPICS` are for given topics. `read_topics` means `read:<topic>`. */
 const OF_TOPICS = ['produce', 'consume', 'manage', 'read_topics'];
 const KINDS = [...OF_TOPICS, 'read', 'metrics', 'admin'];
 

@@ -21,7 +21,7 @@ import { loadWatched, watch, watched } from '../watched.js';
 
 const DAYS = 14;
 
-/** What is asked again of a topic, so that its timetable is the daemon's own. */
+/** The settings of a topic that are sent to the daemon's check. The answer has the timetable of the attempts. */
 function asGiven(topic) {
   const shown = ['secrets', 'source', 'problem', 'revision', 'paused', 'circuit', 'circuit_until_ms', 'circuit_reason'];
   return Object.fromEntries(Object.entries(topic).filter(([name, value]) => !shown.includes(name) && value !== null));
@@ -65,7 +65,7 @@ function charts() {
     })));
 }
 
-/** All days of the span, also those on which nothing was done. */
+/** All days of the span, also the days on which nothing was done. */
 function allDays(days, last) {
   const of = new Map(days.map((day) => [day.day, day]));
   const today = new Date(`${last}T00:00:00Z`).getTime();

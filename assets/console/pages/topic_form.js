@@ -31,7 +31,7 @@ function optionsOf(told, value) {
   });
 }
 
-/** Whose change came first, as far as the audit tells. */
+/** A text about who changed the topic first. Empty if the audit log does not say. */
 async function whoWasFaster(name) {
   try {
     const { entries } = await get(`/v1/audit${query({ limit: 50 })}`);
@@ -53,7 +53,7 @@ class Form {
     }
   }
 
-  /** Reads the topic. `draft`: what was entered before the session ended. */
+  /** Reads the topic. `draft`: the entries from before the session ended. */
   async load(draft = null) {
     if (!draft) dropDraft();
     Object.assign(this, { loading: null, problem: null, faster: null });
@@ -73,7 +73,7 @@ class Form {
     this.entered();
   }
 
-  /** Takes up what was entered. With the revision that it was entered for, nobody else's change is overwritten later. */
+  /** Keeps the entries. They are kept with their revision, so that a later save does not overwrite another person's change. */
   entered() {
     const { values, touched, opened, noSecrets, etag } = this;
     keepDraft({ values, touched, opened, noSecrets, ...(etag && { etag }) });

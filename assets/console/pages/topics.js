@@ -21,7 +21,7 @@ import { mayChange } from '../session.js';
 const PAGE = 100;
 const NOTHING = { written: 0, delivered: 0, failed: 0, dead: 0 };
 
-/** One row a topic: its settings, its counts of now, and what it did. */
+/** One row for each topic: its settings, its present counts, and its statistics. */
 function rowsOf(settings, stats) {
   const known = new Map((settings?.topics ?? []).map((topic) => [topic.name, topic]));
   const done = new Map((stats?.topics ?? []).map((topic) => [topic.topic, topic]));

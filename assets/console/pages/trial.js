@@ -21,7 +21,7 @@ const FIRST = '{\n  "test": true\n}';
 
 const lines = (headers) => headers.map(([name, value]) => `${name}: ${value}`).sort().join('\n');
 
-/** What was sent, byte for byte but for its secrets. */
+/** The request exactly as it was sent, except its secrets. */
 function sentView({ request: line, headers, body }) {
   return line !== '' && card({ title: t('trial.sent'), key: 'sent' },
     codeBlock(`${line}\n${lines(headers)}${body === '' ? '' : `\n\n${body}`}`, t('trial.sent')));

@@ -11,7 +11,7 @@ import { field, segments } from './field.js';
 import { isTag } from './tags.js';
 import { say } from './toast.js';
 
-/** The times that the API takes. `topic`: the topic's own delay. */
+/** The due time as the API takes it. With `topic`, the delay of the topic applies. */
 function timeOf({ way, delay, at }) {
   if (way === 'in') return { delay: delay.trim() };
   return way === 'at' ? { run_at: new Date(at).getTime() } : {};
@@ -21,7 +21,7 @@ const isTimed = ({ way, delay, at }) => way === 'topic' || (way === 'in' ? delay
 
 const tagsOf = ({ tags }) => tags.split(/[\s,]+/).filter(Boolean);
 
-/** The fields that may be left empty. */
+/** The optional fields that are not empty. */
 function others({ tags, path: own, url, ttr, expire_after }) {
   const given = { path: own.trim(), url: url.trim(), tags: tagsOf({ tags }), ttr: ttr.trim(), expire_after: expire_after.trim() };
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value.length > 0));

@@ -22,22 +22,22 @@ function shown(one) {
     one.answer && h('div', { class: 'attempt-answer' }, h('span', { class: 'soft' }, t('attempt.answer')), codeBlock(/^\s*[[{]/.test(one.answer) ? readable(one.answer) : one.answer, t('attempt.answer'))));
 }
 
-/** Between the first attempts and the last ones, those that are not kept. */
+/** A line for the attempts that are not kept. They lie between the first and the last attempts. */
 function gap(n, after) {
   return n > 0 && h('li', { class: 'attempt soft', key: `before ${after.number} ${after.at_ms}` }, t('job.attempts.gap', { n: count(n) }));
 }
 
-/** A point of the line that is no attempt. @param {string} key @param {string} kind @param {string} label @param {...any} more */
+/** A point of the timeline that is not an attempt. @param {string} key @param {string} kind @param {string} label @param {...any} more */
 export function point(key, kind, label, ...more) {
   return h('li', { class: classes('attempt', kind && `attempt--${kind}`), key }, h('div', { class: 'attempt-head' }, h('b', null, label), more));
 }
 
-/** The attempts themselves. @param {any[]} log */
+/** The points of the attempts. @param {any[]} log */
 export function attemptLines(log) {
   return log.map((one, i) => [i > 0 && gap(one.number - log[i - 1].number - 1, one), shown(one)]);
 }
 
-/** What the last attempt came to, in a cell. @param {?any[]} log */
+/** The result of the last attempt, for a cell of a table. @param {?any[]} log */
 export function lastAttempt(log) {
   const last = log?.at(-1);
   if (!last) return h('span', { class: 'soft' }, t('ended.no_attempt'));

@@ -13,7 +13,7 @@ import { ago } from './time.js';
 
 const SHOWN = 8;
 
-/** What an alert is called. @param {{name: string, what?: string}} alert */
+/** The name of an alert for people. @param {{name: string, what?: string}} alert */
 export function alertName(alert) {
   const key = `alert.${alert.name}`;
   return has(key) ? t(key) : alert.what || alert.name;
@@ -51,7 +51,7 @@ function ofDaemon() {
     ...down.map((p) => ({ key: `process-${p.name}`, tone: 'warn', text: t('attention.process', { process: p.name }), detail: t(`state.${p.state}`), href: '#/processes' }))];
 }
 
-/** An alert and what is seen of the same topic or node are one matter. */
+/** The alerts that report the same problem as an entry of this page, each with the key of that entry. */
 const SAME = { circuit_open: (a) => `circuit-${a.topic}`, jobs_stranded: (a) => `unregistered-${a.topic}`, node_down: (a) => `node-${a.node}` };
 
 function withoutRepeats(items) {
@@ -60,8 +60,8 @@ function withoutRepeats(items) {
 }
 
 /**
- * The card that comes first on the overview.
- * @param {?{topics: any[]}} today what `GET /v1/stats?days=1` tells
+ * The first card of the overview.
+ * @param {?{topics: any[]}} today the answer of `GET /v1/stats?days=1`
  */
 export function attentionCard(today) {
   const items = withoutRepeats([...ofAlerts(), ...ofDaemon(), ...ofTopics(today)]);

@@ -12,7 +12,7 @@ const TONES = {
   accepted: 'good', failed: 'ready', refused: 'bad', file: 'plain', pull: 'plain',
 };
 
-/** A badge of a tone of one's own choice. @param {string} tone @param {string} text @param {string} [title] */
+/** A badge with the tone that the caller chooses. @param {string} tone @param {string} text @param {string} [title] */
 export function tag(tone, text, title) {
   return h('span', { class: `badge badge--${tone}`, title }, h('i', { class: 'badge-dot' }), text);
 }
@@ -24,7 +24,8 @@ export function badge(state, title) {
 }
 
 /**
- * What holds a topic's jobs back, or that nothing does; what matters most comes first.
+ * The badges of everything that holds a topic's jobs back, the most important one first. If nothing
+ * does, the badge `online`, or `unknown`.
  * @param {{registered?: boolean, problem?: ?string, paused?: ?boolean, circuit?: ?string, status?: ?string}} topic
  */
 export function topicBadges(topic) {

@@ -10,7 +10,7 @@ import { icon } from './icon.js';
  *   title?: string, busy?: boolean, type?: string, small?: boolean, key?: string, bare?: boolean}} Button
  */
 
-/** A button; `bare` shows its icon alone. @param {Button} told */
+/** A button. With `bare`, only its icon is shown. @param {Button} told */
 export function button({ label, onclick, icon: name, kind, disabled = false, title, busy = false, type = 'button', small, key, bare = false }) {
   return h('button', {
     type, key, onclick: busy ? undefined : onclick, disabled, 'aria-disabled': busy ? 'true' : undefined, title: title ?? (bare ? label : undefined), 'aria-label': bare ? label : undefined,
@@ -18,7 +18,7 @@ export function button({ label, onclick, icon: name, kind, disabled = false, tit
   }, name && icon(name), bare ? null : label);
 }
 
-/** A button for what changes something: whoever may only read cannot press it, and is told why. @param {Button} told */
+/** A button for an action that changes something. An account that may only read cannot press it, and sees why. @param {Button} told */
 export function actionButton(told) {
   return mayChange() ? button(told) : button({ ...told, disabled: true, title: t('read_only.reason') });
 }

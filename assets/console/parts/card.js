@@ -2,7 +2,7 @@
 
 import { classes, h } from '../dom.js';
 
-/** The head of a page: its one h1, what it is about, its actions. @param {{title: any, about?: any, actions?: any, back?: {href: string, label: string}, badges?: any, mono?: boolean}} told */
+/** The head of a page: its only h1, a text about the page, and its actions. @param {{title: any, about?: any, actions?: any, back?: {href: string, label: string}, badges?: any, mono?: boolean}} told */
 export function pageHead({ title, about, actions, back, badges, mono }) {
   return h('div', { class: 'page-head', key: 'head' },
     h('div', { class: 'page-head-text' },
@@ -19,7 +19,7 @@ export function card({ title, key, actions, help, flush = false, tone }, ...chil
     h('div', { class: 'card-body' }, children));
 }
 
-/** Names and what they are. @param {[string, any, string?][]} list name, value, class; without those whose value is null @param {string} [key] */
+/** A list of names with their values. @param {[string, any, string?][]} list name, value, class; entries without a value are left out @param {string} [key] */
 export function facts(list, key = 'facts') {
   return h('dl', { class: 'facts', key }, list.filter((fact) => fact && fact[1] !== null && fact[1] !== undefined && fact[1] !== '' && fact[1] !== false).map(([name, value, more]) =>
     h('div', { class: classes('fact', more), key: name }, h('dt', null, name), h('dd', null, value))));

@@ -10,7 +10,7 @@ import { openDialog } from './dialog.js';
 import { field, segments } from './field.js';
 
 /**
- * Asks whether something is to be done that cannot be undone. How many it touches is counted first.
+ * Asks the user before an action that cannot be undone. First counts the jobs that the action affects.
  * @param {{title: string, text: any, action: string, cancel?: string, danger?: boolean, typed?: string, countJobs?: () => Promise<any>, counted?: (found: any) => any, isFit?: (found: any) => boolean, choice?: Choice, act: (found: any, choice: ?string) => Promise<any>}} told
  * @typedef {{label: string, options: [string, any][], isNeeded: (problem: ?any) => boolean}} Choice what has to be chosen, from when it is needed: a refusal may say so
  */

@@ -1,4 +1,4 @@
-// Processes and nodes in short, for the overview; their own pages have the rest.
+// Processes and nodes in short, for the overview. Their own pages show more.
 
 import { h } from '../dom.js';
 import { bytes, count } from '../format.js';
@@ -8,7 +8,7 @@ import { card } from './card.js';
 import { empty } from './problem.js';
 import { ago } from './time.js';
 
-/** @param {any} status as `GET /v1/processes` tells */
+/** @param {any} status the answer of `GET /v1/processes` */
 export function processesInShort(status) {
   const more = h('a', { href: '#/processes' }, t('all'));
   if (!status) return card({ title: t('nav.processes'), key: 'processes', actions: more }, empty({ title: t('processes.unknown') }));

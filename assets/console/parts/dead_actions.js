@@ -18,7 +18,7 @@ const NAMED = 8;
 const SECONDS = { s: 1, m: 60, h: 3600 };
 
 /**
- * Which letters are meant, by topic: named ids, or what a filter picks, or all.
+ * The selected letters of a topic: those with these ids, or those that the filter selects, or all.
  * @typedef {{topic: string, ids?: string[], filter?: ?Object<string, any>}} Meant
  */
 
@@ -26,7 +26,7 @@ function bodyOf(meant, more) {
   return { ...(meant.ids ? { ids: meant.ids } : meant.filter ? { filter: meant.filter } : {}), ...more };
 }
 
-/** The same, but for what dies from now on: what was not counted is not touched. @param {Meant} meant @param {number} now_ms @returns {Meant} */
+/** The same selection without the letters that are made from now on. So only counted letters are changed. @param {Meant} meant @param {number} now_ms @returns {Meant} */
 function upTo(meant, now_ms) {
   if (meant.ids) return meant;
   const { died_before: before = now_ms, ...filter } = meant.filter ?? {};
@@ -45,10 +45,10 @@ async function ask(meant, verb, more) {
 }
 
 /**
- * How many letters are meant.
+ * Counts the selected letters.
  * @param {Meant[]} all
- * @returns {Promise<{jobs: number, more: boolean, away: string[]}>} `more`: there are more, which could not be looked at in one go;
- *   `away`: nodes that could not be asked
+ * @returns {Promise<{jobs: number, more: boolean, away: string[]}>} `more`: there are more letters, which one request could not check;
+ *   `away`: the nodes that could not be asked
  */
 async function counted(all, verb) {
   const sum = { jobs: 0, more: false, away: [] };
@@ -63,7 +63,7 @@ async function counted(all, verb) {
 
 const countText = (found, verb) => [found.more ? `${t('dead.at_least')} ` : '', jobCount(found.jobs), ` ${t(`dead.${verb}.count`)}`];
 
-/** Of which topics, and what is not known of them. @param {Meant[]} all @param {?{jobs: number, more: boolean, away: string[]}} found */
+/** Text about the topics of the selected letters, and about what could not be counted. @param {Meant[]} all @param {?{jobs: number, more: boolean, away: string[]}} found */
 function ofText(all, found) {
   return [
     h('p', { class: 'soft', key: 'of' }, `${t('dead.of')} `, all.slice(0, NAMED).map((one, i) => [i > 0 ? ', ' : '', h('span', { class: 'mono', key: one.topic }, one.topic)]), all.length > NAMED && ` ${t('dead.of_more', { n: count(all.length - NAMED) })}`, isFiltered(all) && ` · ${t('dead.filtered')}`),
@@ -71,7 +71,7 @@ function ofText(all, found) {
     found?.away.length > 0 && note('warn', h('p', null, t('jobs.away', { nodes: found.away.join(', ') })))];
 }
 
-/** Repeats a request until nothing is left that it does. */
+/** Repeats a request until it changes nothing more. */
 async function untilDone(meant, verb, word, more, tell) {
   let done = 0;
   for (;;) {
@@ -89,7 +89,7 @@ function perSecond(rate) {
 
 const isFiltered = (all) => all.some((one) => !one.ids && Object.keys(one.filter ?? {}).some((name) => name !== 'died_before' || one.chosen));
 
-/** Removes them, once a name was typed. @param {Meant[]} meant @param {() => void} after */
+/** Purges the selected letters, after the user has typed a name. @param {Meant[]} meant @param {() => void} after */
 export function purge(meant, after) {
   const all = meant.map((one) => upTo(one, now()));
   confirm({
@@ -111,7 +111,7 @@ export function purge(meant, after) {
   });
 }
 
-/** Makes them ready, at once or one after the other. @param {Meant[]} meant @param {() => void} after */
+/** Redrives the selected letters, all at once or at a rate. @param {Meant[]} meant @param {() => void} after */
 export function redrive(meant, after) {
   const all = meant.map((one) => upTo(one, now()));
   const rateOf = (it) => (it.state.way === 'rate' ? it.state.rate.trim() : '');

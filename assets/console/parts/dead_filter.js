@@ -8,12 +8,12 @@ import { field } from './field.js';
 
 const AGES = ['1h', '24h', '7d'];
 
-/** A filter that says nothing. */
+/** A filter that selects all letters. */
 export function noFilter() {
   return { id: '', reason: '', status: '', age: '', after: '', before: '' };
 }
 
-/** What the API takes; null: the filter says nothing. @param {Object<string, string>} filter @returns {?Object<string, any>} */
+/** The filter as the API takes it; null: the filter selects all letters. @param {Object<string, string>} filter @returns {?Object<string, any>} */
 export function filterGiven(filter) {
   const said = {};
   if (filter.id.trim()) said.id_contains = filter.id.trim();
@@ -27,7 +27,7 @@ export function filterGiven(filter) {
 
 const isStatus = (text) => text.trim() === '' || /^\d{3}$/.test(text.trim());
 
-/** Whether something in it cannot be meant: then it is not known which letters are. @param {Object<string, string>} filter */
+/** Whether the filter has an invalid value. If so, it is not clear which letters the user means. @param {Object<string, string>} filter */
 export function isFlawed(filter) {
   return !isStatus(filter.status);
 }

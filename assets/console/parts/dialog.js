@@ -11,14 +11,14 @@ import { problemNote } from './problem.js';
 import { toastRegion } from './toast.js';
 
 let dialogs = [];
-/** Those in which something was entered when the session ended, and who entered it. */
+/** The dialogs with entries when the session ended, and the person who made these entries. */
 let suspended = { who: '', dialogs: [] };
 let number = 0;
 
 /**
  * Opens a dialog.
  * @param {{title: string, view: (dialog: Dialog) => any, actions?: (dialog: Dialog) => any, onsubmit?: (dialog: Dialog) => any, wide?: boolean, isForm?: boolean}} told
- *   `isForm`: asks before what was entered is lost (the default)
+ *   `isForm`: asks the user before entries are lost (the default)
  * @returns {Dialog}
  * @typedef {{id: number, close: () => void, state: any, busy: boolean, problem: ?Error, run: (act: () => Promise<any>) => Promise<void>}} Dialog
  */
@@ -37,7 +37,7 @@ export function openDialog(told) {
     dialogs = dialogs.filter((one) => one !== dialog);
   }
 
-  // Does something, and then closes the dialog. If it fails, the dialog stays open and shows the reason.
+  // Runs `act`, and then closes the dialog. If `act` fails, the dialog stays open and shows the reason.
   async function run(act) {
     Object.assign(dialog, { busy: true, problem: null });
     redraw();
@@ -61,7 +61,7 @@ export function openDialog(told) {
 
 const isEntered = (dialog) => dialog.isTouched && dialog.told.isForm !== false;
 
-// The session is over. What was entered is kept for the person who entered it, and shown again when they come back.
+// The session is over. Entries are kept for the person who made them, and are shown again when this person signs in.
 window.addEventListener('dq-left', ({ detail: who }) => {
   const entered = dialogs.filter(isEntered);
   if (who !== '' && entered.length > 0) suspended = { who, dialogs: entered };
@@ -110,7 +110,7 @@ function one(dialog) {
     h('h2', { id, class: 'dialog-title' }, told.title),
     h('div', { class: 'dialog-body' }, told.view(dialog), problemNote(dialog.problem)),
     h('div', { class: 'dialog-actions' }, actionsOf(dialog))),
-  // While a dialog is open, nothing outside it can be reached. So the short messages are inside it.
+  // While a dialog is open, nothing outside it can be reached. So the short messages are inside the dialog.
   toastRegion(dialog === dialogs.at(-1)));
 }
 

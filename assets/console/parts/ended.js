@@ -1,4 +1,4 @@
-// What is kept of a job that has ended: its record as a timeline, and how earlier jobs with its id ended.
+// What dq keeps of a job that has ended: its record, as a timeline, and how earlier jobs with the same id ended.
 
 import { remove } from '../api.js';
 import { h } from '../dom.js';
@@ -22,12 +22,12 @@ import { say } from './toast.js';
 export const OUTCOMES = ['delivered', 'dead', 'deleted', 'replaced'];
 const TONES = { delivered: 'good', dead: 'bad' };
 
-/** How a job ended. @param {string} outcome */
+/** The badge for how a job ended. @param {string} outcome */
 export function endedBadge(outcome) {
   return tag(TONES[outcome] ?? 'plain', t(`ended.${outcome}`));
 }
 
-/** Erases what is kept of an id, after a question. @param {string} url @param {any} record @param {() => void} done */
+/** The button that erases the records of an id. It asks the user first. @param {string} url @param {any} record @param {() => void} done */
 export function forgetButton(url, record, done) {
   return mayChange() && actionButton({ key: 'forget', label: t('forget'), icon: 'trash', onclick: () => confirm({
     title: t('forget.title'), action: t('forget'), text: h('p', null, t('forget.text', { id: record.id, topic: record.topic })),
@@ -58,7 +58,7 @@ function earlier(records) {
   }));
 }
 
-/** @param {any[]} records of one id, the last one first */
+/** @param {any[]} records the records of one id, the latest first */
 export function endedDetail(records) {
   const [record, ...before] = records;
   const body = record.body === undefined ? null : JSON.stringify(record.body);

@@ -40,7 +40,7 @@ export function field(told) {
     told.help && h('p', { class: 'field-help', id: ids.help, key: 'help' }, told.help));
 }
 
-/** A box to tick. @param {{name: string, label: any, checked: boolean, onchange: (checked: boolean) => void, disabled?: boolean, hideLabel?: boolean, key?: string, some?: boolean}} told */
+/** A checkbox. @param {{name: string, label: any, checked: boolean, onchange: (checked: boolean) => void, disabled?: boolean, hideLabel?: boolean, key?: string, some?: boolean}} told */
 export function checkbox({ name, label, checked, onchange, disabled = false, hideLabel = false, key, some = false }) {
   return h('label', { class: 'check', key: key ?? name },
     h('input', { type: 'checkbox', name, checked, indeterminate: some, disabled, onchange: (event) => onchange(event.target.checked) }),
@@ -48,7 +48,7 @@ export function checkbox({ name, label, checked, onchange, disabled = false, hid
 }
 
 /**
- * A choice of few, side by side.
+ * A choice between few options, which are shown side by side.
  * @param {{name: string, label: string, value: string, options: [string, any][], onchange: (value: string) => void, key?: string}} told
  */
 export function segments({ name, label, value, options, onchange, key }) {

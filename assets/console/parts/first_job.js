@@ -7,12 +7,12 @@ import { snippet } from './snippet.js';
 
 const TOKEN = 'dq_YOUR_TOKEN';
 
-/** By curl. @param {string} topic */
+/** The command for curl. @param {string} topic */
 function curl(topic) {
   return `curl -H 'Authorization: Bearer ${TOKEN}' \\\n  --json '{"id": "42", "delay": "30m", "body": {"order": 42}}' \\\n  ${location.origin}${path('topics', topic, 'jobs')}`;
 }
 
-/** In PHP, with nothing to install. @param {string} topic */
+/** The PHP code. It needs no library. @param {string} topic */
 function php(topic) {
   return [
     '<?php',

@@ -1,4 +1,4 @@
-// What becomes due: bars of the next minutes and hours, of all topics or of one.
+// The jobs that become due, as bars for the next minutes and hours: of all topics, or of one topic.
 
 import { barChart } from '../chart.js';
 import { h } from '../dom.js';
@@ -23,7 +23,7 @@ function half(key, title, buckets, each, jobs) {
     barChart({ key, label: `${title}: ${all}`, bars: bars(buckets, each), height: 96 }));
 }
 
-/** @param {import('../resource.js').Resource<any>} it of `GET /v1/forecast` */
+/** @param {import('../resource.js').Resource<any>} it the resource of `GET /v1/forecast` */
 export function forecastCard(it) {
   return card({ title: t('forecast'), key: 'forecast', help: t('forecast.help') }, loaded(it, (data) => {
     const minutes = data.buckets.filter(isMinute);

@@ -24,7 +24,7 @@ const LOOKS = 8;
 const STATES = ['delayed', 'ready', 'leased', 'dead'];
 const NAMES = ['id_prefix', 'tag', 'state', 'topic', 'due_since', 'due_until'];
 
-/** Reads a list until something is found. @param {string} url @param {'jobs' | 'records'} what */
+/** Reads pages of a list until one of them has an entry. @param {string} url @param {'jobs' | 'records'} what */
 async function read(url, what, asked, cursor, signal) {
   const found = { items: [], next: cursor, looked: 0, away: [] };
   for (let i = 0; i < LOOKS; i++) {
@@ -37,7 +37,7 @@ async function read(url, what, asked, cursor, signal) {
   return found;
 }
 
-/** A list, and the page of it that is shown. */
+/** A list, with the number of the page that is shown. */
 class List {
   constructor(resource, ask) {
     Object.assign(this, { cursor: null, page: 1 });
@@ -61,7 +61,7 @@ class JobSearch {
     onLeave(() => clearTimeout(this.timer));
   }
 
-  /** What the API takes. */
+  /** The filters as the API takes them. */
   asked() {
     const moment = (text) => (text === '' ? '' : new Date(text).getTime() || '');
     const { filter } = this;
@@ -72,7 +72,7 @@ class JobSearch {
     return NAMES.some((name) => this.filter[name] !== '');
   }
 
-  /** Whether ended jobs are searched: they have neither a state nor a due time of their own. */
+  /** Whether ended jobs are searched. They are not searched by state or due time. */
   hasEnded() {
     const { filter } = this;
     return (filter.id_prefix !== '' || filter.tag !== '') && ['state', 'due_since', 'due_until'].every((name) => filter[name] === '');

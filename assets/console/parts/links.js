@@ -6,7 +6,7 @@ import { t } from '../i18n.js';
 /** @param {{topic: string, id: string}} job */
 const link = ({ topic, id }) => h('a', { key: `${topic}:${id}`, class: 'mono', href: `#/topics/${encodeURIComponent(topic)}/jobs/${encodeURIComponent(id)}` }, `${topic}:${id}`);
 
-/** The facts about what a job or record follows, and what follows it. @param {{then?: {topic: string, id: string}[], after?: {topic: string, id: string}}} job */
+/** Facts with links: to the job that a job or record follows, and to its followers. @param {{then?: {topic: string, id: string}[], after?: {topic: string, id: string}}} job */
 export function linkFacts({ then, after }) {
   return [
     after && [t('job.after'), link(after)],

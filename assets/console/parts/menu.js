@@ -6,8 +6,8 @@ import { icon } from './icon.js';
 let menus = 0;
 
 /**
- * A button that opens a list of actions. It closes by Esc, by Tab, by a click elsewhere and by a choice. The arrow keys, Home and End
- * move in it.
+ * A button that opens a list of actions. Esc, Tab, a click outside and a choice close the list. The arrow keys, Home
+ * and End move the focus in it.
  * @param {{label: string, key: string, items: ({label: string, onclick?: () => void, href?: string, icon?: string, danger?: boolean, disabled?: boolean, title?: string} | null)[]}} told
  */
 export function menu({ label, key, items }) {

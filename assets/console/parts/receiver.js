@@ -16,12 +16,12 @@ const SPANS = ['10m', '1d', '7d'];
 /** How many errors are shown. */
 const ERRORS = 8;
 
-/** Rounded down, so that 100 % means that nothing has failed. */
+/** A percentage, rounded down. So 100 % means that nothing has failed. */
 function percent(part) {
   return part === null ? '–' : number({ style: 'percent', maximumFractionDigits: 2 }).format(Math.floor(part * 10000) / 10000);
 }
 
-/** The word for a bound of `ranges`. The last range has none. */
+/** The text for the upper bound of a range. The last range has no upper bound. */
 function bound(us, ranges) {
   return us === null ? t('receiver.longer', { span: micros(ranges.at(-2).up_to_us) }) : t('receiver.up_to', { span: micros(us) });
 }

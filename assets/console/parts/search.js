@@ -1,5 +1,5 @@
-// The search box. For a topic, or a topic and a job's id, it opens that page. It suggests known topics, and does not
-// search itself. Another page searches all topics for an id, the beginning of an id, or a tag.
+// The search box. For a topic, or a topic and a job's id, it opens the page of the topic or job. It suggests known
+// topics, and does not search itself. Another page searches all topics for an id, the beginning of an id, or a tag.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';
@@ -10,12 +10,12 @@ import { icon } from './icon.js';
 const MOST = 8;
 const box = { text: '', open: false, at: 0 };
 
-/** Where a topic is shown. @param {string} topic @param {...string} more */
+/** The address of a topic's page. @param {string} topic @param {...string} more */
 export function topicHref(topic, ...more) {
   return `#/topics/${[topic, ...more].map(encodeURIComponent).join('/')}`;
 }
 
-/** Where a job is shown. @param {string} topic @param {string} id */
+/** The address of a job's page. @param {string} topic @param {string} id */
 export function jobHref(topic, id) {
   return topicHref(topic, 'jobs', id);
 }

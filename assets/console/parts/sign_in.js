@@ -33,7 +33,7 @@ function told(problem) {
   return problem.detail;
 }
 
-/** What is asked of who signs in; or why nobody can. */
+/** The fields of the form, or the reason why nobody can sign in. */
 function fields() {
   if (!session.has_accounts) return note('warn', h('p', null, t('sign_in.no_accounts')), h('p', { class: 'soft' }, t('sign_in.no_accounts.help')));
   return [
@@ -44,7 +44,7 @@ function fields() {
     h('p', { class: 'field-help' }, t('sign_in.help'), ' ', h('code', null, 'dq console password'))];
 }
 
-/** @param {any} switches those of language and theme */
+/** @param {any} switches the buttons for language and theme */
 export function signInView(switches) {
   return [
     h('header', { class: 'outside-top' }, switches),

@@ -28,7 +28,7 @@ export function snippet({ text, label, key }) {
     h('pre', { class: 'code', tabindex: '0', role: 'group', 'aria-label': label }, h('code', null, text)));
 }
 
-/** Text to look at, in a box of its own that scrolls. @param {string} text @param {string} label */
+/** A text in its own box, which can be scrolled. @param {string} text @param {string} label */
 export function codeBlock(text, label) {
   return h('pre', { class: 'code', tabindex: '0', role: 'group', 'aria-label': label }, h('code', null, text));
 }

@@ -23,7 +23,7 @@ function heading(column, order, onSort) {
       column.label, icon(isBy && !order.down ? 'up' : 'down')));
 }
 
-/** Rows in an order. @template R @param {R[]} rows @param {Column<R>[]} columns @param {Order} order @returns {R[]} */
+/** Sorts the rows. @template R @param {R[]} rows @param {Column<R>[]} columns @param {Order} order @returns {R[]} */
 export function sorted(rows, columns, order) {
   const of = columns.find((column) => column.key === order.by)?.sort;
   if (!of) return rows;
@@ -35,7 +35,7 @@ export function sorted(rows, columns, order) {
   return order.down ? rising.reverse() : rising;
 }
 
-/** What scrolls is reached by the keyboard; what does not is no stop on the way. */
+/** Lets the keyboard reach an element that scrolls. An element that does not scroll gets no tab stop. */
 function reachable(el) {
   const wanted = el.scrollWidth > el.clientWidth ? '0' : null;
   if (el.getAttribute('tabindex') === wanted) return;
@@ -58,7 +58,7 @@ export function table({ label, columns, rows, rowKey, order = { by: '', down: fa
         }, column.view(row))))))));
 }
 
-/** Buttons to the next page and back to the first. @param {{isFirst: boolean, next: ?string, onFirst: () => void, onNext: () => void, shown: string}} told */
+/** Buttons for the next page and the first page. @param {{isFirst: boolean, next: ?string, onFirst: () => void, onNext: () => void, shown: string}} told */
 export function pager({ isFirst, next, onFirst, onNext, shown }) {
   if (isFirst && !next) return null;
   return h('div', { class: 'pager', key: 'pager' }, h('span', { class: 'soft' }, shown), h('span', { class: 'gap' }),

@@ -4,7 +4,7 @@ import { query } from '../api.js';
 import { h } from '../dom.js';
 import { t } from '../i18n.js';
 
-/** Whether a text may be a tag, or is empty. @param {string} text */
+/** Whether a text is a valid tag, or is empty. @param {string} text */
 export const isTag = (text) => /^[^\s,"\\]*$/.test(text) && new TextEncoder().encode(text).length <= 64;
 
 /** @param {string[]} tags */

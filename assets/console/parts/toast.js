@@ -22,17 +22,17 @@ function drop(id) {
   redraw();
 }
 
-/** Says that something was done. @param {string} text */
+/** Shows that something was done. @param {string} text */
 export function say(text) {
   put('done', text);
 }
 
-/** Says why something was not done. @param {Error & {detail?: string}} problem */
+/** Shows why something was not done. @param {Error & {detail?: string}} problem */
 export function sayProblem(problem) {
   if (problem.status !== 401) put('problem', problem.detail ?? problem.message);
 }
 
-/** The region; it is always there, so that what comes into it is read out. @param {boolean} isShown whether they are to be seen here */
+/** The region of the messages. It always exists, because a screen reader reads only what is added to an existing region. @param {boolean} isShown whether the messages are shown in this region */
 export function toastRegion(isShown) {
   return h('div', { class: 'toasts', key: 'toasts', role: 'status', 'aria-live': 'polite' },
     isShown && toasts.map((toast) => h('div', { key: toast.id, class: classes('toast', `toast--${toast.kind}`) },

@@ -16,7 +16,7 @@ export function oldest(topic) {
   return topic.ready > 0 && topic.oldest_ready_ms ? Math.max(0, now() - topic.oldest_ready_ms) : null;
 }
 
-/** How the jobs of a topic are spread over the states. @param {any} topic */
+/** A bar that shows how many jobs of a topic are in each state. @param {any} topic */
 export function stateBar(topic) {
   const states = ['delayed', 'ready', 'leased', 'dead'];
   const all = states.reduce((sum, state) => sum + topic[state], 0);
@@ -25,7 +25,7 @@ export function stateBar(topic) {
     all > 0 && states.filter((state) => topic[state] > 0).map((state) => h('i', { key: state, class: `fill--${state === 'dead' ? 'bad' : state}`, style: { width: `${(topic[state] / all) * 100}%` } })));
 }
 
-/** The card. */
+/** The card of the busiest topics. */
 export function topTopics() {
   const busy = [...live.topics.values()].sort((a, b) => (b.ready + b.leased - a.ready - a.leased) || (b.delayed - a.delayed) || a.topic.localeCompare(b.topic)).slice(0, MOST);
   const number = (state) => ({ key: state, label: t(`state.${state}`), right: true, view: (topic) => h('span', { class: topic[state] === 0 ? 'zero' : '' }, count(topic[state])) });

@@ -22,22 +22,22 @@ async function done(act, text, after) {
   }
 }
 
-/** Holds a topic's jobs back. @param {string} topic @param {() => void} [after] */
+/** Pauses a topic. @param {string} topic @param {() => void} [after] */
 export function pause(topic, after) {
   return done(() => post(path('topics', topic, 'pause')), t('topic.paused', { topic }), after);
 }
 
-/** Has them delivered again. @param {string} topic @param {() => void} [after] */
+/** Resumes a topic. @param {string} topic @param {() => void} [after] */
 export function resume(topic, after) {
   return done(() => post(path('topics', topic, 'resume')), t('topic.resumed', { topic }), after);
 }
 
-/** Takes jobs, or takes none. @param {string} topic @param {'online' | 'offline'} status @param {() => void} [after] */
+/** Makes a topic accept jobs (`online`) or refuse them (`offline`). @param {string} topic @param {'online' | 'offline'} status @param {() => void} [after] */
 function setStatus(topic, status, after) {
   return done(() => change(path('topics', topic), { status }), t(`topic.is_${status}`, { topic }), after);
 }
 
-/** Of very many jobs a request removes some, and says that there are more. @param {string} topic @param {?string} jobs */
+/** Removes a topic. If it has very many jobs, each request removes a part of them, so the request is repeated. @param {string} topic @param {?string} jobs */
 async function removeTopic(topic, jobs) {
   for (;;) {
     try {
@@ -53,7 +53,7 @@ function jobsOf(topic) {
   return { pending: now ? now.delayed + now.ready + now.leased : 0, dead: now?.dead ?? 0 };
 }
 
-/** Removes a topic, once its name was typed, and it was chosen what becomes of its jobs. @param {string} topic @param {() => void} after */
+/** Removes a topic, after the user has typed its name and chosen what happens to its jobs. @param {string} topic @param {() => void} after */
 function deleteTopic(topic, after) {
   const { pending, dead } = jobsOf(topic);
   confirm({
@@ -71,7 +71,7 @@ function deleteTopic(topic, after) {
   });
 }
 
-/** Removes what a topic has left behind that is not registered. @param {string} topic @param {() => void} after */
+/** Removes the jobs of a topic that is not registered. @param {string} topic @param {() => void} after */
 function purgeTopic(topic, after) {
   const { pending, dead } = jobsOf(topic);
   confirm({
@@ -95,7 +95,7 @@ export function pauseButton(topic, after) {
     : actionButton({ key: 'hold', label: t('topic.pause'), icon: 'pause', onclick: () => pause(name, after) });
 }
 
-/** The menu of a topic. @param {any} topic with its settings, where they are known @param {() => void} after @param {() => void} [gone] */
+/** The menu of a topic. @param {any} topic with its settings, if they are known @param {() => void} after @param {() => void} [gone] */
 export function topicMenu(topic, after, gone) {
   const name = topic.topic ?? topic.name;
   const may = mayChange();

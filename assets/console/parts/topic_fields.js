@@ -9,7 +9,7 @@
 
 const isRetry = (...kinds) => (form) => kinds.includes(form.retry);
 
-/** The groups in their order; of a new topic the first stands open. @type {[string, TopicField[]][]} */
+/** The groups, in their order. In the form of a new topic, the first group is open. @type {[string, TopicField[]][]} */
 export const GROUPS = [
   ['basics', [
     { name: 'name', kind: 'text', first: '', mono: true },
@@ -74,15 +74,15 @@ export const GROUPS = [
   ]],
 ];
 
-/** All of them. @type {TopicField[]} */
+/** The fields of all groups. @type {TopicField[]} */
 export const FIELDS = GROUPS.flatMap(([, fields]) => fields);
 
-/** The form of a new topic. @returns {Object<string, string>} */
+/** The values of the form for a new topic. @returns {Object<string, string>} */
 export function newForm() {
   return Object.fromEntries(FIELDS.map((field) => [field.name, field.first]));
 }
 
-/** The form of a topic as the API shows it. @param {any} topic @returns {Object<string, string>} */
+/** The values of the form for a topic from the API. @param {any} topic @returns {Object<string, string>} */
 export function formOf(topic) {
   const form = newForm();
   for (const field of FIELDS) {
@@ -118,9 +118,9 @@ function valueOf(field, text) {
 }
 
 /**
- * What the API takes. A field that says nothing is null: its default.
+ * The topic as the API takes it. An empty field becomes null, which means its default.
  * @param {Object<string, string>} form
- * @param {boolean} noSecrets whether its secrets are to be taken away
+ * @param {boolean} noSecrets whether the secrets of the topic are removed
  * @returns {Object<string, any>}
  */
 export function given(form, noSecrets = false) {
@@ -136,12 +136,12 @@ export function given(form, noSecrets = false) {
   return topic;
 }
 
-/** What a group says that is not the default: names of fields and their texts. @param {TopicField[]} fields @param {Object<string, string>} form @returns {[string, string][]} */
+/** The fields of a group that differ from their defaults: their names and texts. @param {TopicField[]} fields @param {Object<string, string>} form @returns {[string, string][]} */
 export function saidOf(fields, form) {
   return fields.filter((field) => (!field.shown || field.shown(form)) && form[field.name].trim() !== field.first).map((field) => [field.name, form[field.name].trim()]);
 }
 
-/** A secret as Standard Webhooks has them, of 32 random bytes. @returns {string} */
+/** A new secret of 32 random bytes, in the form of Standard Webhooks. @returns {string} */
 export function newSecret() {
   return `whsec_${btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(32))))}`;
 }

@@ -12,7 +12,7 @@ import { pageHead } from './card.js';
 import { topicHref } from './search.js';
 import { pauseButton, topicMenu } from './topic_actions.js';
 
-/** A topic as it is now: its settings, where they could be read, and its counts. @param {string} name @param {?any} set */
+/** The present state of a topic: its settings, if they could be read, and its counts. @param {string} name @param {?any} set */
 export function merged(name, set) {
   return { topic: name, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: null, ...set, name, ...live.topics.get(name) };
 }

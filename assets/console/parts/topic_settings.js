@@ -1,4 +1,4 @@
-// A topic's settings as names and values, by group. Settings that say nothing are left out. Only the form changes
+// A topic's settings as names and values, by group. Empty settings are left out. Only the form changes
 // settings.
 
 import { h } from '../dom.js';
@@ -17,7 +17,7 @@ function retryText(topic) {
   return topic.retry === 'exponential' ? t('settings.exponential', { base, cap: spanText(topic.retry_cap) }) : t('settings.2n1', { base });
 }
 
-/** @param {any} topic as `GET /v1/topics/{t}` shows it @param {?any} checked what `POST /v1/check/topic` says of it */
+/** @param {any} topic the answer of `GET /v1/topics/{t}` @param {?any} checked the answer of `POST /v1/check/topic` */
 export function topicSettings(topic, checked) {
   const headers = Object.entries(topic.headers ?? {}).map(([name, value]) => `${name}: ${value}`).join('\n');
   const name = (field) => t(`field.${field}`);

@@ -19,8 +19,8 @@ const STEP: Duration = Duration::from_millis(100);
 const READ: [usize; 2] = [25, 400];
 const SMALL: usize = 256 << 10;
 
-/// A topic has one list for each state. If a search has more lists than this number of topics, dq first counts the jobs
-/// of all topics, and then reads no list that is empty.
+/// A topic has one list for each state. If a search has more lists than this number of topics has, dq first counts the
+/// jobs of all topics, and then reads no list that is empty.
 const COUNTED: usize = 4;
 
 /// Which jobs a request shows.

@@ -64,6 +64,7 @@ mod removal;
 mod replays;
 mod reports;
 mod reserves;
+mod revocation;
 mod rotation;
 mod route_rule;
 mod schema;

@@ -1,6 +1,5 @@
 //! The routes where clients reserve jobs of pull topics (docs/PULL.md). `reports` has the routes for outcomes.
 
-use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,12 +24,10 @@ use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, BoundedNumber, JsonDuration};
 use super::unread::{AnswerMemory, busy};
-use host::now_ms;
 use model::destination::Destination;
 use model::job::TopicName;
 use model::scope::RequiredAccess;
 use model::tags::Tags;
-use model::token::{Token, VerifiedToken};
 use model::topic::LEASES;
 use role::lock;
 use role::pull::{
@@ -321,29 +318,6 @@ impl Api {
         let detail =
             "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
         self.reserves.take(holder, 1).ok_or_else(|| Problem::unavailable("busy", detail))
-    }
-
-    /// Waits until a token is not valid any more: it is revoked, or it expires. Waits for ever if there is no token.
-    async fn until_revoked(&self, token: Option<&Token>) {
-        let Some(token) = token else { return pending().await };
-        let (pass, mut tokens) = (VerifiedToken::from(token), self.tokens.clone());
-        while tokens.borrow_and_update().passed(&pass, now_ms()).is_some() {
-            let expired = async {
-                match token.expires_ms {
-                    None => pending().await,
-                    Some(expires_ms) => {
-                        let left_ms = u64::try_from(expires_ms - now_ms()).unwrap_or(0);
-                        tokio::time::sleep(Duration::from_millis(left_ms)).await;
-                    }
-                }
-            };
-            tokio::select! {
-                changed = tokens.changed() => if changed.is_err() {
-                    return;
-                },
-                () = expired => {}
-            }
-        }
     }
 
     /// Reserves jobs, and waits for them. The wait ends without a job when `revoked` is ready.
