@@ -14,7 +14,7 @@ use host::{ChildInheritance, ToMaster};
 use model::slot::Role;
 use role::Context;
 
-/// Returns the function of a role. It runs until the role has drained.
+/// Returns the function of a role. The function runs until the role has drained.
 fn entry(role: Role) -> fn(Context) -> Result<()> {
     match role {
         Role::Server => server::run,

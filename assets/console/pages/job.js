@@ -2,7 +2,7 @@
 
 import { Problem, change, get, path, post, remove, request } from '../api.js';
 import { h } from '../dom.js';
-import { bytes, count, priorityText, span } from '../format.js';
+import { bytes, count, now, priorityText, span } from '../format.js';
 import { t } from '../i18n.js';
 import { byteLength, flaw, member, pretty, readable } from '../json.js';
 import { attemptLines, point } from '../parts/attempts.js';
@@ -157,7 +157,7 @@ function detail(job, { shown, size }) {
         [t('job.added'), when(job.added_ms)],
         [t('job.priority'), priorityText(job.priority)],
         [t('job.attempts'), job.max_attempts ? t('job.attempts.of', { n: count(job.attempts), most: count(job.max_attempts) }) : count(job.attempts)],
-        [t('job.waited'), job.state === 'ready' ? span(Math.max(0, Date.now() - job.due_ms)) : null],
+        [t('job.waited'), job.state === 'ready' ? span(Math.max(0, now() - job.due_ms)) : null],
       ].filter(Boolean))),
       attempts(job)));
 }

@@ -40,7 +40,8 @@ pub struct Add {
     /// The job's headers, which are added to those of the topic. They also contain the destination, the tags and the
     /// followers of the job.
     pub headers: Headers,
-    /// How long after the due time an attempt of the job may begin. Zero: for ever. None: as long as the topic says.
+    /// How long after the due time an attempt of the job may begin. Zero: there is no limit. None: as long as the topic
+    /// says.
     pub expire_after: Option<Duration>,
 }
 
@@ -158,7 +159,7 @@ fn madd(common: RequestObject<'_>, clock: LocalClock<'_>) -> Result<Command, Ref
         let problem = format!("jobs holds {} jobs, which is more than {BATCH_MAX}", jobs.len());
         return Err(Refusal::new("bad_field", problem));
     }
-    // `topic` is the only field beside `jobs` that applies to all jobs.
+    // `topic` is the only field of the request that applies to all jobs.
     let mut of_jobs = ["id", "body", "ttr"].into_iter().chain(TIMES).chain(OPTIONS);
     if let Some(field) = of_jobs.find(|field| common.get(field).is_some()) {
         let problem = format!("{field} has no effect beside jobs: give it in each job");

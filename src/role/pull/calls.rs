@@ -11,8 +11,8 @@ use store::{LeaseRequest, PermitRequest, ReadyCounts, Settlement, StoreError};
 /// How long clients wait for a lane that does not answer. After this time, they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the store is asked to ring the bell for a topic. This must be much shorter than the time after which the
-/// store forgets the last request.
+/// How often the store is asked to ring the bell for a topic. This interval must be much shorter than the time after
+/// which the store forgets the last request.
 pub(super) const REGISTER: Duration = Duration::from_secs(20);
 
 /// The most jobs of one lease call, and the most lease calls of one order.

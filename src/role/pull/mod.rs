@@ -8,9 +8,9 @@
 //! reserve has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the
 //! lease.
 //!
-//! A lease made here has no owner, unless the client asks for an owned lease. It ends when it is settled, or at its
-//! deadline. A job that was leased for a client that is gone is handed back. If this fails, the job comes back at the
-//! deadline. A client whose leases must end with its connection asks for owned leases. This process owns them, so a
+//! A lease made here has no owner, unless the client asks for an owned lease. The lease ends when it is settled, or at
+//! its deadline. A job that was leased for a client that is gone is handed back. If this fails, the job comes back at
+//! the deadline. A client whose leases must end with its connection asks for owned leases. This process owns them, so a
 //! timer hands them back if the process dies.
 
 mod broker;

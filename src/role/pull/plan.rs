@@ -138,8 +138,8 @@ impl Broker {
     }
 
     /// Returns which topics a client wants from a lane, in its order of preference. If another lane may have jobs of a
-    /// topic, the list ends with this topic. Otherwise jobs of the later topics could be leased too early. So the order
-    /// holds over all lanes.
+    /// topic, the list ends with this topic, so that jobs of later topics are not leased too early. So the order holds
+    /// over all lanes.
     fn wanted(
         &self,
         number: usize,

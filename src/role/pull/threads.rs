@@ -269,7 +269,7 @@ struct LaneThread {
     number: usize,
     opener: StoreOpener,
     store: Option<Box<dyn Store>>,
-    /// The owner in whose name permits are asked for. This owner has no leases.
+    /// The owner that requests for permits name. This owner has no leases.
     permits_owner: OwnerTag,
     /// The owner of owned leases.
     lease_owner: Option<Arc<Owner>>,

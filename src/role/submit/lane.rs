@@ -77,7 +77,7 @@ impl<A: Frontend> LaneQueueHandle<A> {
         Ok(LaneQueueHandle { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
 
-    /// Takes a request. It goes to the store at the next flush.
+    /// Takes a request. The request goes to the store at the next flush.
     pub(super) fn hand_in(&mut self, handed: QueuedRequest<A>) {
         if self.unanswered == 0 {
             self.moved_at = Instant::now();

@@ -17,8 +17,8 @@ const STEP: Duration = Duration::from_millis(300);
 /// What is done with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterTask {
-    /// Count how many letters a redrive would find. This is one letter for each id, and none for an id with a live job.
-    /// If all letters are selected, the result is the number of letters.
+    /// Count how many letters a redrive would find. A redrive finds one letter for each id, and no letter for an id
+    /// with a live job. If all letters are selected, the result is the number of letters.
     CountForRedrive,
     /// Count how many letters a purge would find.
     CountForPurge,

@@ -26,8 +26,8 @@ pub struct ListRequest {
     pub limit: usize,
 }
 
-/// Returns a page of jobs. It is read in pieces, so that large bodies do not fill the memory. With a filter, the page
-/// has the dead letters that one step finds.
+/// Returns a page of jobs. The page is read in pieces, so that large bodies do not fill the memory. With a filter, the
+/// page has the dead letters that one step finds.
 pub(super) fn list(
     store: &mut dyn Store,
     ListRequest { topic, state, filter, cursor, limit }: ListRequest,

@@ -147,8 +147,8 @@ impl ConsumerState {
     }
 
     /// Rings the bell again for other processes, if this process stopped serving a topic during the lease. The bell may
-    /// have rung for this process alone. Topics that the lease did not ask for are checked after a successful lease
-    /// (`note_left`), so they are passed on here only if the lease has failed.
+    /// have rung for this process alone. After a successful lease, `note_left` checks the topics that the lease did not
+    /// ask for. After a failed lease, they are passed on here.
     fn pass_on_lost(&mut self, number: usize, lease: Option<&LeaseUnderWay>, has_failed: bool) {
         let Some(lease) = lease else { return };
         let unasked = lease.unasked.iter().filter(|_| has_failed);
@@ -159,8 +159,8 @@ impl ConsumerState {
         }
     }
 
-    /// Takes a job of an exchange that began at `since`. The job's callback begins, unless the job or the answer of the
-    /// exchange is too old, or the host is at the limit.
+    /// Takes a job of an exchange that began at `since`. The job's callback begins, with these exceptions: the job or
+    /// the answer of the exchange is too old, or the host is at its limit.
     fn take_job(
         &mut self,
         number: usize,

@@ -31,7 +31,7 @@ struct TopicFailures {
 }
 
 impl FailureLog {
-    /// Returns whether a failure gets a line. If not, it is counted.
+    /// Returns whether a failure gets a line. A failure without a line is counted.
     pub(super) fn admits(&mut self, topic: &TopicName, is_dead: bool, now: Instant) -> bool {
         if self.since.is_some_and(|since| now.saturating_duration_since(since) >= WINDOW) {
             self.log_rest();

@@ -151,7 +151,7 @@ impl HostLimits {
 
     /// Takes a job that was leased. None: it waits for an answer about permits.
     pub(super) fn take(&mut self, mut job: HeldJob, now: Instant) -> Option<HostDecision> {
-        // A job whose URL cannot be used begins at once. It fails when the URL is called.
+        // If the URL of a job cannot be used, the callback begins at once, and fails.
         let url = job.topic.url_for(job.leased.headers.destination());
         job.host = url.ok().and_then(|url| self.host_of(&url));
         let Some(host) = job.host else { return Some(HostDecision::Begin(job)) };

@@ -123,7 +123,7 @@ impl Inbox {
 
     fn put(&self, lane: usize, news: LaneReport) {
         lock(&self.news).push((lane, news));
-        // If the socket is full, the main loop wakes up anyway.
+        // If the socket is full, this write fails. The bytes in the socket wake the main loop.
         let _ = (&self.wake_writer).write(&[1]);
     }
 

@@ -12,8 +12,8 @@ use model::settings::HostLimit;
 use model::topic::{Rate, Topics};
 use store::{Permit, PermitRequest};
 
-/// How often this process reports to the home how many permits it holds. This must be much shorter than the time after
-/// which the home forgets the last report.
+/// How often this process reports to the home how many permits it holds. This interval must be much shorter than the
+/// time after which the home forgets the last report.
 const RENEW: Duration = Duration::from_secs(10);
 
 /// How long this process waits for an answer before it decides alone.
@@ -133,7 +133,7 @@ impl Limit {
 #[derive(Debug)]
 pub(super) struct Limits<N = TopicName> {
     epoch: Instant,
-    /// Whether jobs can be leased while a home does not answer. This is not possible if the home is the whole store.
+    /// Whether jobs can be leased while a home does not answer. It is false if the home is the whole store.
     may_go_alone: bool,
     topics: BTreeMap<N, Limit>,
 }

@@ -71,7 +71,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// An extension of an answer. It says that the caller had a valid token or session, or needed none.
+/// An extension of an answer. It is present if the caller had a valid token or session, or needed no token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AuthenticatedMark;
 
@@ -80,7 +80,7 @@ pub(super) struct AuthenticatedMark;
 pub(super) struct CallerPermissions(Option<Token>);
 
 impl CallerPermissions {
-    /// The token or account of the caller. None: the caller needs none.
+    /// The token or account of the caller. None: the caller needs no token.
     pub(super) fn token(&self) -> Option<&Token> {
         self.0.as_ref()
     }
@@ -97,8 +97,8 @@ type AuthenticatedCaller = (Caller, Option<Token>);
 /// The header that the console's page sends with each change.
 const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
 
-/// Returns the values of all cookies with this name. A browser may send an old cookie of another path before the valid
-/// cookie.
+/// Returns the values of all cookies with this name. There may be several, because a browser may send an old cookie of
+/// another path before the valid cookie.
 fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     all.flat_map(|cookies| cookies.split(';')).filter_map(move |one| {
@@ -128,7 +128,7 @@ pub(super) struct AccessControl {
     /// None: there is no console, so there are no sessions.
     sessions: Option<Arc<SessionSettings>>,
     requests: ResourcePool,
-    /// The places for requests with a ticket. They take no places from requests with a token.
+    /// The places for requests with a ticket. So requests with a ticket take no places from requests with a token.
     tickets: ResourcePool,
     max_requests: usize,
     own_user: u32,
@@ -147,7 +147,7 @@ impl AccessControl {
             failures: Mutex::default(),
             hosts,
             sessions,
-            // No caller and no source can take all places.
+            // One caller or one source gets at most half of the places.
             requests: ResourcePool::new(http.max_requests, http.max_requests.div_ceil(2)),
             tickets: ResourcePool::new(http.max_requests.div_ceil(4), http.max_requests.div_ceil(8)),
             max_requests: http.max_requests,
@@ -269,8 +269,8 @@ async fn topic(parts: &mut Parts) -> Option<String> {
     params.iter().next().map(|(_, topic)| topic.to_owned())
 }
 
-/// Passes on a request if its caller may make the request, and if there is a free place for it. The answer gets the
-/// extension [`AuthenticatedMark`] if the caller has shown a valid token or session, or needs none.
+/// Passes on a request if its caller may make the request, and if there is a free place for the request. The answer
+/// gets the extension [`AuthenticatedMark`] if the caller has a valid token or session, or needs no token.
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &AccessControl,
     request: Request,
@@ -304,7 +304,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
 }
 
 /// Passes on a request for a route that needs a scope or a ticket. Sets `has_token` when the caller has a valid token
-/// or session, or needs none.
+/// or session, or needs no token.
 async fn let_in_by<F: Future<Output = Response>>(
     access: &AccessControl,
     rule: Option<RouteRule>,
@@ -351,7 +351,7 @@ async fn let_in_by<F: Future<Output = Response>>(
         parts.extensions.insert(VerifiedToken::from(token));
     }
     parts.extensions.insert(CallerPermissions(token));
-    // The place becomes free when the request is done, or earlier if the route gives it up.
+    // The place becomes free when the request is done, or earlier if the route gives the place back.
     let place = RequestShare::new(place);
     parts.extensions.insert(place.clone());
     next(Request::from_parts(parts, body)).await

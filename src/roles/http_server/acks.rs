@@ -195,8 +195,8 @@ impl Api {
         self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)
     }
 
-    /// Checks a ticket, and returns it. The store never sees a forged ticket. dq only asks the store for the secret of
-    /// the lane.
+    /// Checks a ticket, and returns it. dq checks the ticket with the secret of the lane, and asks the store only for
+    /// this secret. So the store never gets a forged ticket.
     async fn ticket(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, Problem> {
         match self.tickets.proved(lane, shown) {
             Ok(ticket) => return Ok(ticket),
@@ -212,7 +212,7 @@ impl Api {
     async fn proved(&self, shown: PresentedTicket) -> Result<ProvedTicket, Problem> {
         let lane = self.lane_of(&shown)?;
         match self.ticket(lane, &shown).await?.is_reserved() {
-            // This is the ticket of a client that has reserved a job. Such a client reports on another route, which
+            // This is the ticket of a client that has reserved a job. Such a client must report on another route, which
             // needs a scope.
             true => Err(no_ticket()),
             false => Ok(ProvedTicket { shown, lane }),

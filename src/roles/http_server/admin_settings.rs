@@ -1,7 +1,7 @@
 //! The settings of a topic that only administrators change: its quotas, its share of the workers, the check of
 //! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise the
-//! caller could remove the limits that were set for it. With `job_hosts`, it could also send callbacks to its own host
-//! and read their headers. With `tls_verify`, it could let others on the network read the headers.
+//! caller could remove the limits that were set for it. With `job_hosts`, the caller could also send callbacks to its
+//! own host and read their headers. With `tls_verify`, the caller could let others on the network read the headers.
 //!
 //! Administrators, and callers that may read the answers of the topic's receiver, decide where these answers are sent.
 
@@ -18,7 +18,7 @@ const NAMES: [&str; 7] =
 /// How many topics a token without the scope `admin` may register.
 const TOPICS_MAX: usize = 1000;
 
-/// What a caller may do with these settings.
+/// What a caller may do with the settings that only administrators change.
 pub(super) enum AdminSettingsAccess {
     /// The caller is an administrator, and may change the settings.
     Changed,
@@ -80,8 +80,8 @@ impl AdminSettingsAccess {
                 return Err(Problem::forbidden_field(setting.name, detail));
             }
         }
-        // A caller that must not see the answers must not send them to its own address. Events that wait have the
-        // answers already.
+        // A caller that must not see the answers must not send them to its own address. The check also applies when the
+        // change turns `on_done_answer` off, because waiting events already contain answers.
         let sends = |topic: &Topic| (topic.on_done_answer, topic.on_done.clone());
         let has_answers = present.on_done_answer || changed.on_done_answer;
         if has_answers && !sees_answers && sends(present) != sends(changed) {

@@ -48,12 +48,12 @@ fn made_id() -> String {
     format!("{:016x}", bits ^ bits >> 31)
 }
 
-/// The host names that requests without a token may use. A person whose browser reaches dq may open any web page, and
-/// this page can send requests to dq. The page sends these requests under its own host name (DNS rebinding), or from
-/// its own origin. The browser reports the host name in `Host`, and the origin in `Origin`.
+/// The host names that requests without a token may use. A person may open any web page in a browser that can reach dq,
+/// and this page can then send requests to dq. The page sends these requests under its own host name (DNS rebinding),
+/// or from its own origin. The browser reports the host name in `Host`, and the origin in `Origin`.
 #[derive(Debug)]
 pub(super) struct AcceptedHosts {
-    /// The scheme with which the origin of this host's pages begins.
+    /// The scheme of the origin of this host's pages: `http://` or `https://`.
     scheme: &'static str,
     /// A host name that is accepted in addition to loopback. If it is set, any IP address is accepted, too. None: only
     /// loopback is accepted.
@@ -62,7 +62,7 @@ pub(super) struct AcceptedHosts {
 
 impl AcceptedHosts {
     /// Returns the host names that requests to this instance may use. The names depend on the address at which this
-    /// instance listens. TLS decides the scheme of the accepted origin.
+    /// instance listens. `with_tls` decides the scheme of the accepted origin.
     pub(super) fn new(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> AcceptedHosts {
         let scheme = if with_tls { "https://" } else { "http://" };
         let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());
@@ -77,7 +77,7 @@ impl AcceptedHosts {
             None if !is_loopback(&host) => {
                 return Err(format!("host is {host:?}, and not \"localhost\" or a loopback address"));
             }
-            // An address is accepted, because DNS rebinding needs a name.
+            // An IP address is accepted, because DNS rebinding works only with a host name.
             Some(name)
                 if !is_loopback(&host)
                     && address(&host).is_none()

@@ -69,7 +69,8 @@ struct BulkQuery {
 pub(super) struct BulkDryRunResponse {
     /// The number of jobs that the operation would change, among the jobs that were looked at.
     matched: u64,
-    /// How many of the jobs that were looked at are selected by the filter, but would not be changed.
+    /// The number of jobs that the filter selects but the operation would not change, among the jobs that were looked
+    /// at.
     skipped: u64,
     looked_at: u64,
     /// Whether all jobs were looked at. If not, the operation may change more than `matched`.
@@ -105,9 +106,9 @@ pub(super) struct BulkResponse {
     changed: u64,
     /// How many jobs were not changed, although the filter selects them.
     skipped: u64,
-    /// How many jobs this operation may or may not have changed. This happens if a step is done again, because a
-    /// process died or the store did not answer, and something else has changed these jobs meanwhile. It also happens
-    /// if the operation is stopped while the store does not answer.
+    /// How many jobs this operation may or may not have changed. If a process dies or the store does not answer, a step
+    /// is done again. Jobs that something else has changed meanwhile are counted here. The jobs of a step are also
+    /// counted here if the operation is stopped while the store does not answer.
     unclear: u64,
     /// What a running operation waits for, or why the operation failed. Null: the operation waits for nothing, and has
     /// not failed.

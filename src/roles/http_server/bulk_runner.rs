@@ -3,7 +3,7 @@
 //! it starts a thread, which opens the store and the registry for itself.
 //!
 //! A step applies the plan that the registry has, and looks at the next page of jobs. Then it writes counts, cursor and
-//! the next plan with one change of the registry. So a process may die at any point. Another process then applies the
+//! the next plan with one change of the registry. If the process dies at any point, another process applies the stored
 //! plan again, and no job is changed twice. docs/internals/BULK.md has the table of what may happen between the steps.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -39,7 +39,7 @@ const THREADS: usize = 4;
 /// than changing it.
 const LOOKS: f64 = 10.0;
 
-/// What wakes the threads.
+/// The state for which the threads wait, and the condition variable that wakes them.
 #[derive(Default)]
 struct RunnerWakeup {
     state: Mutex<RunnerState>,
@@ -85,7 +85,7 @@ impl RunnerWakeup {
     }
 }
 
-/// The threads that run operations. It is cheap to clone.
+/// Controls the threads that run operations. The value is cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct BulkRunner(Arc<RunnerWakeup>);
 
@@ -107,13 +107,13 @@ impl BulkRunner {
         Ok(runner)
     }
 
-    /// Says that there is a new operation.
+    /// Tells the threads that there is a new operation.
     pub(super) fn wake(&self) {
         lock(&self.0.state).is_asked = true;
         self.0.changed.notify_all();
     }
 
-    /// Says that this process ends. Other processes continue its operations.
+    /// Tells the threads that this process ends. Other processes continue its operations.
     pub(super) fn close(&self) {
         lock(&self.0.state).is_closing = true;
         self.0.changed.notify_all();
@@ -294,8 +294,8 @@ impl Run {
         let applied = self.bulk.apply(store, &self.row.progress.plan, self.is_again);
         match applied {
             Ok(counts) => self.row.progress.counts.add(counts),
-            // A part of the plan may be applied already. Somebody wants to stop this operation, so it does not wait
-            // until the rest can be applied.
+            // A part of the plan may be applied already. Somebody wants to stop this operation, so the operation does
+            // not wait until the rest of the plan can be applied.
             Err(e) if self.row.is_stopping => {
                 self.row.progress.counts.unclear += self.row.progress.plan.len() as u64;
                 self.row.progress.waits_for = Some(e.to_string());
@@ -339,8 +339,8 @@ impl Run {
             }
             Ok(None) => Err(BulkStopReason::Over),
             Err(e) => {
-                // The registry may have the old or the new progress. The page is looked at again, and changes that were
-                // made already are recognized.
+                // The registry may have the old or the new progress. So the page is looked at again later. Changes that
+                // were already made are then recognized.
                 self.row.progress = before;
                 Err(BulkStopReason::Waits(format!("the registry does not answer: {e}")))
             }

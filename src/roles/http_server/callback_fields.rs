@@ -1,5 +1,5 @@
-//! The fields of a job that are stored with its headers: `headers`, `path`, `url`, `tags` and `then`. The first three
-//! change the callbacks of the job, and are checked against the job's topic.
+//! The fields of a job that are stored with its headers: `headers`, `path`, `url`, `tags` and `then`. `headers`, `path`
+//! and `url` change the callbacks of the job, and are checked against the job's topic.
 
 use serde_json::value::RawValue;
 
@@ -57,7 +57,7 @@ pub(super) fn tag(text: &str) -> Result<Tag, Problem> {
     Tag::new(text).map_err(|e| Problem::field("tag", format!("tag: {e}")))
 }
 
-/// Returns the destination of a job of a topic. None: the callback of the topic.
+/// Returns the destination of a job of a topic. None: the job goes to the callback URL of the topic.
 pub(super) fn destination(
     path: Option<&str>,
     url: Option<&str>,

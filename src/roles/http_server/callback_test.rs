@@ -167,7 +167,7 @@ async fn test(
     let seen = seen.map(|seen| *seen).unwrap_or_default();
     let outcome = match verdict {
         // A test sends no `dq-ack-url`, so no outcome can follow later. If the receiver answers that it reports later,
-        // this counts as accepted.
+        // the call counts as accepted.
         Verdict::Accepted | Verdict::Later => CallbackVerdict::Accepted,
         Verdict::Failed { .. } | Verdict::Again { .. } => CallbackVerdict::Failed,
         Verdict::Refused { .. } => CallbackVerdict::Refused,

@@ -112,7 +112,7 @@ fn problems(given: &GivenFields<'_>, json: &[u8]) -> (Vec<WrongField>, Option<To
     }
 }
 
-/// Returns when the attempts of a job are made if all fail, and when the job becomes a dead letter.
+/// Returns when the attempts of a job are made if all attempts fail, and when the job becomes a dead letter.
 fn timetable(topic: &Topic) -> (Vec<PlannedAttempt>, u64) {
     let (mut after_ms, mut attempts) = (0_u64, Vec::new());
     for attempt in 1..=topic.max_attempts {

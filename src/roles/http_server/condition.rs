@@ -47,7 +47,7 @@ impl RevisionCondition {
         Ok(RevisionCondition { of, absent })
     }
 
-    /// The request is meant for this revision.
+    /// Makes the condition that the topic has this revision.
     pub(super) fn at(revision: Revision) -> RevisionCondition {
         RevisionCondition { of: Some(vec![revision.to_string()]), absent: false }
     }

@@ -2,10 +2,10 @@
 //!
 //! A dq-http-server that is replaced by a new one answers one more request on each connection. This answer has
 //! `Connection: close`, so that no connection is closed just when its client sends a request. If a connection stays
-//! idle for too long in this time, dq closes it. HTTP allows this at any time.
+//! idle for too long during this drain, dq closes the connection. HTTP allows this at any time.
 //!
-//! A connection is also closed if no caller on it soon proves who it is (with a token, a session or a ticket). If
-//! callers need no proof, any request is enough.
+//! A connection is also closed if no caller on the connection soon proves who the caller is (with a token, a session or
+//! a ticket). If callers need no proof, any request is enough.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ use role::tls::HANDSHAKE;
 /// If a new dq-http-server has taken over: how long the drain waits for one more request on each kept connection.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
-/// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
+/// How long a drain waits for requests that are being answered. The store may need its full timeout for such a request.
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// The size of a connection's buffer for the head of a request, in bytes. `limits` allows fewer bytes, and refuses a
@@ -96,11 +96,11 @@ impl Listeners {
 /// When the open connections end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DrainStage {
-    /// They are kept.
+    /// The connections are kept.
     Open,
-    /// They end after the answer to the next request.
+    /// Each connection ends after the answer to its next request.
     LastRequest,
-    /// They end after the answer that is in progress.
+    /// Each connection ends after the answer that is in progress.
     LastAnswer,
 }
 
@@ -293,7 +293,7 @@ impl DrainDeadlines {
         }
     }
 
-    /// Returns what happens to connections now. None: they are cut.
+    /// Returns what happens to connections now. None: the connections are cut.
     pub(super) fn stage(&mut self, drain: DrainOrder, now: Instant) -> Option<DrainStage> {
         if !drain.replaced && now < self.requests_until {
             (self.requests_until, self.answers_until) = (now, now + LAST_ANSWERS);

@@ -2,8 +2,8 @@
 //! administrators see them.
 //!
 //! A caller may be allowed to change a topic, but not to see its credentials. Such a caller could send the credentials
-//! to a receiver of its own. So a change of the callback's host removes the credentials, unless an administrator makes
-//! the change.
+//! to a receiver of its own. So if a caller that is not an administrator changes the callback's host, the credentials
+//! are removed.
 
 use std::borrow::Cow;
 
@@ -118,7 +118,9 @@ fn unmasked_url(url: &str, before: &str) -> String {
 }
 
 /// Completes a change of a topic by somebody who does not see its credentials. A value `***` stands for the value that
-/// the topic had. If the callback now has another scheme, host or port, the topic keeps none of its credentials.
+/// the topic had before. If the callback now has another scheme, host or port, the topic keeps no credentials of the
+/// old callback and no old headers. The credentials in the URL of `on_done` are kept if the scheme, host and port of
+/// `on_done` stay the same.
 pub(super) fn restore(before: &Topic, changed: &mut Topic) {
     let stays = place(&changed.callback) == place(&before.callback);
     if stays {
@@ -188,7 +190,7 @@ mod tests {
         let mut changed = topic("http://h/b?***&k=***", &[]);
         restore(&bare, &mut changed);
         assert_eq!(changed.callback, "http://h/b?sk_live_1&k=1");
-        // The same holds for the address of `on_done`.
+        // The same rule applies to the URL of `on_done`.
         let sends = |on_done: &str| Topic { on_done: on_done.to_owned(), ..topic("http://h/", &[]) };
         let restored = |on_done: &str| {
             let mut changed = sends(on_done);

@@ -204,14 +204,18 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<IntegrityResult>>> {
     let damage = Arc::new(Mutex::new(IntegrityResult::NotYet));
     let found = Arc::clone(&damage);
     role::vital_thread("inspect", move || {
-        let inspected = match store.inspect() {
-            Err(e @ StoreError::Damaged(_)) => IntegrityResult::Damaged(e.to_string()),
-            Err(e) => {
-                log::warn!("cannot inspect the store: {e}");
-                return;
+        let mut trouble = TroubleLog::default();
+        let inspected = loop {
+            match store.inspect() {
+                Ok(()) => break IntegrityResult::Whole,
+                Err(e @ StoreError::Damaged(_)) => break IntegrityResult::Damaged(e.to_string()),
+                Err(e) => {
+                    let pause = trouble.pause_after(&format_args!("cannot inspect the store: {e}"));
+                    std::thread::sleep(pause);
+                }
             }
-            Ok(()) => IntegrityResult::Whole,
         };
+        trouble.end();
         *lock(&found) = inspected;
     })?;
     Ok(damage)

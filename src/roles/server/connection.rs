@@ -314,7 +314,7 @@ impl Connection {
         is_its
     }
 
-    /// Ends the wait of a client: it gets an empty answer, if it still reads, and no job.
+    /// Ends the wait of a client. The client gets no job. If it still reads, it gets an empty answer.
     fn end_wait(&mut self) {
         if let Some(reply @ Reply::Waiting(_)) = self.replies.front_mut() {
             *reply = Reply::Done(SUCCESS.into());

@@ -107,8 +107,8 @@ impl Server {
             Some(Err(e)) => {
                 log::warn!("{}: cannot be passed on: {e}", connection.peer);
                 if e.kind() != ErrorKind::InvalidInput {
-                    // The next dq-server would not take the other connections either, so these connections must not
-                    // wait for it.
+                    // The next dq-server would refuse the other connections too, so these connections must not wait for
+                    // it.
                     self.keep_all();
                 }
             }

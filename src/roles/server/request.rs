@@ -211,7 +211,7 @@ impl RequestRouter {
         reply_to: ReplyAddress,
     ) -> Result<WaitingReserve, Refusal> {
         if framing == Framing::Digits {
-            // A job that does not fit into the answer would be leased and handed back for ever.
+            // A job that does not fit into the answer would be leased and handed back again and again.
             let problem = "reserve needs frames with a length of 4 bytes in big-endian order, because an answer \
                            may be longer than 9999 bytes";
             return Err(Refusal::new("bad_frame", problem));

@@ -19,8 +19,8 @@ pub(super) struct Socket {
     /// an event reports bytes that come later (epoll(7)). So no further read is needed to learn that the socket is
     /// empty.
     readable: bool,
-    /// Whether the socket is read until it has nothing left. This is so if no event will report the bytes that it has
-    /// now.
+    /// Whether the socket is read until it has nothing left. It is set if no event will report the bytes that the
+    /// socket has now.
     to_the_end: bool,
     /// Whether the client has closed its side, or the connection is broken.
     pub is_over: bool,

@@ -160,8 +160,8 @@ impl LaneWorker {
         for (owner, dead) in std::mem::take(&mut self.dead) {
             let jobs = match self.store.hand_back(&owner) {
                 Ok(jobs) => jobs,
-                // One shard may be down. The other shards have handed back their leases of this owner, and also hand
-                // back those of the other owners.
+                // One shard may be down. The other shards have handed back their leases of this owner. The loop
+                // continues, because these shards can also hand back the leases of the other owners.
                 Err(e) => {
                     self.dead.push((owner, dead));
                     outcome = Err(e);
@@ -211,7 +211,8 @@ impl LaneWorker {
             log::warn!("{} leases expired", expired.jobs);
         }
         if self.store.has_followers()? {
-            // If the channel is full, the thread will wake up anyway. If the thread has ended, the process ends too.
+            // If the channel is full, a wake-up for the thread is already in it. If the thread has ended, the process
+            // ends too.
             let _ = self.followers.try_send(());
         }
         Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())
@@ -252,7 +253,8 @@ impl LaneWorker {
                 // A time of 0 would switch the clock off.
                 let at = TimeSpec::from(Duration::from_millis(at_ms.max(1) as u64));
                 match self.clock.set(Expiration::OneShot(at), flags) {
-                    // The host's clock was set after the timer was last armed. The timer is armed anyway.
+                    // The host's clock was set after the timer was last armed. In spite of this error, the timer is
+                    // armed.
                     Ok(()) | Err(Errno::ECANCELED) => {}
                     Err(e) => return Err(e).context("cannot set the clock"),
                 }

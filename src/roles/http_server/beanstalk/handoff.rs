@@ -3,14 +3,14 @@
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
 //! does nothing with the connection until it has the answer. It continues to serve the connection only if the next
-//! process cannot have taken it. The next process uses the connection only after its answer that it takes the
-//! connection. docs/internals/BEANSTALK.md says what a crash between two steps does.
+//! process cannot have taken the connection. The next process first answers that it takes the connection, and uses the
+//! connection only after this answer. docs/internals/BEANSTALK.md says what a crash between two steps does.
 //!
 //! The pauses of tubes are passed first, because only the draining process knows them.
 //!
-//! The socket is `run_dir/beanstalk.succession`. Messages: `P` has the pauses, and gets no answer. `O` has the tag of
-//! an owner, and its lock. `B` has the socket of a connection, and as much of its state as fits into one message. `M`
-//! has a further part of this state. Each state gets one byte as the answer.
+//! The socket is `run_dir/beanstalk.succession`. Messages: `P` has the pauses. `O` has the tag of an owner, and its
+//! lock. `B` has the socket of a connection, and as much of its state as fits into one message. `M` has a further part
+//! of this state. The next process answers each complete state with one byte. `P` and `O` get no answer.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -70,14 +70,14 @@ enum HandoffCommand {
 struct Offer {
     socket: std::net::TcpStream,
     state: Vec<u8>,
-    /// The owners of its leases.
+    /// The owners of the connection's leases.
     owners: Vec<Arc<Owner>>,
     result: oneshot::Sender<OfferResult>,
 }
 
 /// What happened to an offered connection.
 enum OfferResult {
-    /// The next process has taken it, or may have taken it. This process must not use it.
+    /// The next process has taken the connection, or may have taken it. This process must not use the connection.
     Gone,
     /// The connection stays with this process.
     Stays(std::net::TcpStream),
@@ -101,7 +101,7 @@ impl HandoffSender {
         }
     }
 
-    /// Offers a connection. Returns its socket if it stays with this process.
+    /// Offers a connection. Returns the socket if the connection stays with this process.
     pub(super) async fn pass_on(
         &self,
         port: &BeanstalkPort,
@@ -184,7 +184,7 @@ fn offer_all(run_dir: &Path, pauses: &[u8], requests: &Receiver<HandoffCommand>)
     }
 }
 
-/// Why a connection got no answer.
+/// Why an offered connection got no answer.
 struct OfferError {
     error: io::Error,
     /// Whether the next process may have taken the connection, or may still take it.
@@ -219,7 +219,7 @@ impl HandoffSocket {
         state: &[u8],
         owners: &[Arc<Owner>],
     ) -> Result<bool, OfferError> {
-        // If this fails, the next process does not have the whole state, and takes nothing.
+        // If sending fails, the next process does not have the whole state, and does not take the connection.
         self.send(socket, state, owners).map_err(|error| OfferError { error, may_be_taken: false })?;
         let unknown = |error| OfferError { error, may_be_taken: true };
         let until = Instant::now() + ANSWER;
@@ -242,7 +242,8 @@ impl HandoffSocket {
         }
     }
 
-    /// Sends the locks first. So the end of this process never ends the lease of a job that the next process has.
+    /// Sends the locks of the owners before the connection. With these locks, the leases of a passed connection do not
+    /// end when this process ends.
     fn send(&mut self, socket: &std::net::TcpStream, state: &[u8], owners: &[Arc<Owner>]) -> io::Result<()> {
         for owner in owners {
             if self.owners.insert(owner.tag().to_owned()) {

@@ -27,7 +27,7 @@ pub(super) struct HeldJob {
     pub began_ms: i64,
     pub ttr: Duration,
     pub ends: Instant,
-    /// The owner of its lease: this process, or an earlier process that has passed the connection on.
+    /// The owner of the job's lease: this process, or an earlier process that has passed the connection on.
     pub owner: Option<Arc<Owner>>,
 }
 

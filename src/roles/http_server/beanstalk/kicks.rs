@@ -28,7 +28,7 @@ impl BeanstalkSession {
         Ok(self.port().api.store_client.read(Some(self.holder().clone()), ask).await??.jobs)
     }
 
-    /// Returns the topic of the used tube, if its jobs may be seen.
+    /// Returns the topic of the used tube, if clients may see the jobs of this topic.
     fn used_topic(&self) -> Option<TopicName> {
         let topic = topic_of(self.used());
         let is_pulled = self.port().api.topics.borrow().is_pulled(topic.as_str());
@@ -60,7 +60,7 @@ impl BeanstalkSession {
         Ok(self.port().api.store_client.ask(0, ask).await?? == Changed::Done)
     }
 
-    /// Makes buried jobs of the used tube ready. If the tube has none, makes its delayed jobs due now.
+    /// Makes buried jobs of the used tube ready. If the tube has no buried jobs, makes its delayed jobs due now.
     pub(super) async fn kick(&self, count: u32) -> Result<BeanstalkResponse<'static>, Problem> {
         let Some(topic) = self.used_topic() else { return Ok(BeanstalkResponse::Kicked(0)) };
         self.port().check_produces(&topic)?;

@@ -1,10 +1,11 @@
 //! The port for clients of beanstalkd (docs/BEANSTALK.md). Its tubes are pull topics.
 //!
 //! `session` is the state of a connection. `commands` carries out its commands, `puts` stores jobs, `reserving` waits
-//! for them, and `kicks` shows and kicks them. `port` is what the connections share. `handoff` and `takeover` pass
-//! connections to the next process. `number`, `tube_topic`, `stored_job`, `held` and `passed_state` are pure: the
-//! numbers of jobs, the names of tubes, the form of a stored job, the leases of a connection, and a connection that is
-//! passed. This file has the connections.
+//! for jobs, and `kicks` shows and kicks jobs. `port` is what the connections share. `handoff` and `takeover` pass
+//! connections to the next process. The other files are pure, except `statistics`: `number` (the numbers of jobs),
+//! `tube_topic` (the names of tubes), `stored_job` (the form of a stored job), `held` (the leases of a connection),
+//! `passed_state` (the state of a connection that is passed on) and `unregistered` (tubes without a topic). This file
+//! has the connections.
 //!
 //! The commands of a connection are carried out one after the other. Puts that arrive together are stored together.
 //!
@@ -48,11 +49,12 @@ use protocol::beanstalk::{
     BeanstalkCommand, BeanstalkCommandError, BeanstalkDecoder, BeanstalkResponse, Put,
 };
 
-/// Puts are collected, and are stored together at this number of puts, or at this number of bytes.
+/// The limits for collected puts: a number of puts, and a number of bytes. At either limit, the collected puts are
+/// stored together.
 const PUTS: (usize, usize) = (256, 1 << 20);
 
-/// Serves the port until this process drains and its connections are closed, or belong to the next process. `handoffs`:
-/// the socket on which draining processes pass connections to this process.
+/// Serves the port. Returns when this process drains, and each connection is closed or belongs to the next process.
+/// `handoffs`: the socket on which draining processes pass connections to this process.
 pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener) {
     let settings = &api.settings.beanstalk;
     let places = ConnectionLimiter::new(
@@ -191,11 +193,11 @@ impl BeanstalkConnection {
                 let may_end = !session.has_jobs();
                 let forgets_at = session.held().forgets_at().unwrap_or_else(Instant::now);
                 tokio::select! {
-                    // A command that has not arrived completely has had no effect.
+                    // No command is lost here: a command that has not arrived completely has had no effect.
                     () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
-                    // At this time, `has_jobs` forgets a lease that has ended. If it was the last lease, `idle_timeout`
-                    // applies from then on.
+                    // The next pass of the loop calls `has_jobs`, which forgets a lease that has ended. If no other
+                    // lease is left, `idle_timeout` applies from then on.
                     () = tokio::time::sleep_until(forgets_at.into()), if !may_end => continue,
                     () = closed(&mut cut) => return Ok(ConnectionEnd::Closed),
                     read = read(&self.stream, &mut buffer) => match read? {
@@ -226,7 +228,7 @@ impl BeanstalkConnection {
     async fn pass_on(mut self, session: &BeanstalkSession) -> anyhow::Result<Option<BeanstalkConnection>> {
         self.may_be_passed = false;
         // While the decoder skips a part of the input, it keeps no bytes of this part. So the next process could not
-        // continue.
+        // continue to skip, and the connection stays with this process.
         let Some(mut input) = self.decoder.unread() else { return Ok(Some(self)) };
         input.extend(&self.input);
         let state = BeanstalkHandoffState {
@@ -277,8 +279,8 @@ impl BeanstalkConnection {
                     self.refuse(error);
                 }
             }
-            // (While there are puts that are not stored yet, nothing is written. So no `await` comes between the check
-            // of `closing` and the storing of the puts.)
+            // Nothing is written while collected puts are not stored yet. Otherwise, an `await` would come between the
+            // check of `closing` and the storing of these puts.
             if self.out.len() > WRITE && puts.is_empty() {
                 self.write().await?;
             }
@@ -343,7 +345,8 @@ impl BeanstalkConnection {
 }
 
 /// Waits until the client has closed the connection. Until then, keeps the bytes that arrive in `input`. When `input`
-/// has [`READ`] bytes, the function reads no more. It then does not see the end of the connection, and never returns.
+/// has [`READ`] bytes, the function reads no more. Then the function does not notice the end of the connection, and
+/// never returns.
 async fn wait_for_end(stream: &TcpStream, input: &mut VecDeque<u8>) -> io::Result<()> {
     let mut buffer = [0; 512];
     while input.len() < READ {

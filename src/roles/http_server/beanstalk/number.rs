@@ -28,7 +28,8 @@ fn tag_of(topic: &TopicName) -> u64 {
     (hash ^ (hash >> 32)) % ((1 << TAG_BITS) - 1) + 1
 }
 
-/// Returns the number of a job that was put on a port for clients of beanstalkd. None: it was added in another way.
+/// Returns the number of a job that was put on a port for clients of beanstalkd. None: the job was added in another
+/// way.
 pub(super) fn number_of(key: &JobKey) -> Option<u64> {
     let number: u64 = key.id.as_str().parse().ok()?;
     let is_own = number >> (SLOT_BITS + SECOND_BITS) == tag_of(&key.topic);

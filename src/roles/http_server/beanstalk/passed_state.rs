@@ -17,10 +17,11 @@ use protocol::beanstalk::{BeanstalkCommand, TubeName};
 use store::Token;
 
 /// The version of the format. It is increased with every change that the previous release would misread. A process
-/// refuses a version that it does not know, and the connection stays where it is.
+/// refuses a version that it does not know, and the connection stays with the old process.
 const VERSION: u32 = 1;
 
-/// The limit of bytes that have arrived and are not carried out yet. A connection with more bytes is not passed on.
+/// The maximum number of bytes that have arrived from the client and are not carried out yet. A connection with more
+/// such bytes is not passed on.
 const INPUT_MAX: usize = 20 << 20;
 
 /// The state of a connection between two commands, or in a reserve that waits.
@@ -28,7 +29,7 @@ const INPUT_MAX: usize = 20 << 20;
 pub(super) struct BeanstalkHandoffState {
     pub peer: IpAddr,
     pub used: TubeName,
-    /// In the order in which they were first watched.
+    /// The watched tubes, in the order in which the client began to watch them.
     pub watched: Vec<TubeName>,
     /// The jobs that the client has reserved, by number.
     pub held: Vec<(u64, HeldJob)>,
@@ -36,7 +37,7 @@ pub(super) struct BeanstalkHandoffState {
     pub is_worker: bool,
     /// Whether the client has closed its side.
     pub is_half_closed: bool,
-    /// How many reserves there were.
+    /// How many reserve commands the client has sent on this connection.
     pub reserves: usize,
     pub waiting: Option<ReserveWait>,
     /// The bytes that have arrived and are not carried out yet.
@@ -101,13 +102,12 @@ struct PassedJob {
     number: u64,
     topic: TopicName,
     id: String,
-    /// In base64.
+    /// The lease token, in base64.
     token: String,
     attempt: u32,
     began_ms: i64,
     ttr_ms: u64,
-    /// The time until its lease ends. All processes of a host have the same clock for `Instant`, but an `Instant` has
-    /// no written form.
+    /// The time until the lease of this job ends. This is a duration, because an `Instant` cannot be serialized.
     left_ms: u64,
     /// The tag of the owner of the lease.
     owner: String,
@@ -122,7 +122,7 @@ fn wrong(why: &str) -> io::Error {
 }
 
 impl BeanstalkHandoffState {
-    /// Writes the state. An error of the kind `InvalidInput` means that it has too many bytes.
+    /// Writes the state. An error of the kind `InvalidInput` means that the state has too many bytes of input.
     pub(super) fn to_bytes(&self, now: Instant) -> io::Result<Vec<u8>> {
         if self.input.len() > INPUT_MAX {
             return Err(io::Error::new(
@@ -175,7 +175,7 @@ impl BeanstalkHandoffState {
         owners: &HashMap<String, Arc<Owner>>,
         now: Instant,
     ) -> io::Result<BeanstalkHandoffState> {
-        // The header has no raw newline inside.
+        // The header itself contains no newline, because JSON escapes newlines. So the first newline ends the header.
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             return Err(ErrorKind::WouldBlock.into());
         };

@@ -55,8 +55,8 @@ impl BeanstalkJobNumbers {
 /// What is known of the tubes and the connections. It is kept only in memory.
 #[derive(Default)]
 pub(super) struct BeanstalkPortState {
-    /// The tubes that are in use, and registered tubes that were in use. A tube whose pause came from an earlier
-    /// process has an entry, too.
+    /// The tubes that are in use, and registered tubes that were in use. A tube that an earlier process has paused has
+    /// an entry, too.
     tubes: HashMap<TubeName, TubeState>,
     /// The counts of commands and of connections.
     pub counts: ServerStats,
@@ -109,8 +109,8 @@ impl BeanstalkPort {
         work(&mut lock(&self.state))
     }
 
-    /// Changes what is known of a tube. If nobody uses the tube and it has no topic, its entry is removed, even if the
-    /// tube is paused.
+    /// Changes what is known of a tube. If nobody uses the tube and the tube has no pull topic, its entry is removed,
+    /// even if the tube is paused.
     pub(super) fn with_tube<T>(&self, tube: &TubeName, work: impl FnOnce(&mut TubeState) -> T) -> T {
         let is_registered = self.is_registered(tube);
         self.with_state(|state| {
@@ -154,10 +154,11 @@ impl BeanstalkPort {
         })
     }
 
-    /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
+    /// Takes over a pause from an earlier process. If the tube is already paused in this process, this pause stays as
+    /// it is.
     pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
-        // The entry stays although nobody uses the tube yet, because its users arrive later. All pauses arrive in one
-        // message of limited size. So the number of entries is limited too.
+        // The entry stays although nobody uses the tube yet, because the connections that use the tube arrive later.
+        // All pauses arrive in one message of limited size. So the number of entries is limited too.
         self.with_state(|state| {
             let known = state.tubes.entry(tube.clone()).or_default();
             let now = Instant::now();
@@ -166,7 +167,7 @@ impl BeanstalkPort {
         self.pauses.send_replace(());
     }
 
-    /// Follows the pauses of tubes.
+    /// Returns a receiver that is notified when a tube is paused or resumed.
     pub(super) fn follow_pauses(&self) -> watch::Receiver<()> {
         self.pauses.subscribe()
     }
@@ -184,7 +185,7 @@ impl BeanstalkPort {
         Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
     }
 
-    /// Returns the topic of a tube, if it is registered.
+    /// Returns the topic with this name, if it is registered.
     pub(super) fn topic(&self, name: &TopicName) -> Option<Arc<Topic>> {
         self.api.topics.borrow().get(name.as_str()).cloned()
     }
@@ -233,7 +234,7 @@ impl BeanstalkPort {
         self.with_numbers(|numbers| numbers.make(topic))
     }
 
-    /// Continues with other numbers, because another process makes the same numbers.
+    /// Sets the count in the numbers to a new random value. This is needed when another process makes the same numbers.
     pub(super) fn change_numbers(&self) {
         self.with_numbers(|numbers| numbers.next = fastrand::u64(..));
     }

@@ -28,14 +28,14 @@ use store::StoreError;
 /// How many times dq tries to add a job, if its number is taken or the home of its number does not answer.
 const TRIES: usize = 8;
 
-/// How many numbers dq tries, to find a number whose home answers.
+/// How many numbers dq tries for a job, to find a number with a home that is not known to be down.
 const NUMBERS: usize = 64;
 
 /// A put registers a new topic only while dq knows fewer topics than this.
 const TOPICS_MAX: usize = 10_000;
 
-/// A put may register a new topic. This is the limit of attempts of such a topic. It does not apply to jobs that were
-/// put, because they have their own limit ([`ATTEMPTS`]).
+/// The `max_attempts` of a topic that a put registers. It does not apply to the jobs that clients put, because each of
+/// these jobs has its own limit ([`ATTEMPTS`]).
 const TOPIC_ATTEMPTS: u32 = 1000;
 
 /// A job that is not stored yet, and the place of its response.
@@ -49,7 +49,7 @@ struct PendingPut {
 }
 
 impl BeanstalkSession {
-    /// Stores jobs in the used tube, in their order. Returns a response for each.
+    /// Stores jobs in the used tube, in their order. Returns a response for each job.
     pub(super) async fn put(&mut self, puts: Vec<Put>) -> Vec<BeanstalkResponse<'static>> {
         let count = puts.len();
         self.note_puts(count as u64);
@@ -87,7 +87,8 @@ impl BeanstalkSession {
 }
 
 impl BeanstalkPort {
-    /// Adds jobs under new numbers. Jobs whose number is taken stay in `pending`, and are tried again.
+    /// Adds jobs under new numbers. If the number of a job is taken or its node is down, the job stays in `pending`,
+    /// and the caller tries it again.
     async fn add(
         &self,
         topic: &Topic,
@@ -122,7 +123,7 @@ impl BeanstalkPort {
         pending.retain(|job| {
             responses[job.place] = match results.next() {
                 Some(Ok(added)) if added.due_ms().is_some() => BeanstalkResponse::Inserted(job.number),
-                // Its number is taken.
+                // The number of this job is taken.
                 Some(Ok(_)) => return true,
                 Some(Err(e @ StoreError::NodeDown(_))) => {
                     responses[job.place] = failed(&e.into());
@@ -199,7 +200,7 @@ impl BeanstalkPort {
         let new = topic.clone();
         let written = self.api.registrar.change(move |registry| match registry.put(&new, Expected::Absent) {
             Ok(_) => Ok(true),
-            // Another put was faster.
+            // Another put has registered the topic meanwhile.
             Err(RegistryError::Exists(_) | RegistryError::Changed(_)) => Ok(false),
             Err(e) => Err(e),
         });

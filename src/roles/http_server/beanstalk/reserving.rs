@@ -1,7 +1,7 @@
 //! Waits for a job that a client reserves.
 //!
-//! A job is leased for its own TTR, or for `ttr` of its topic if it has none. The store does this by itself, because
-//! the TTR of a job is not known before the job is leased.
+//! A job is leased for its own TTR, or for `ttr` of its topic if it has none. The store chooses between these values,
+//! because this process does not know the TTR of a job before the job is leased.
 //!
 //! Only this process knows the pauses of tubes. A job of a tube that was paused while the client waited is handed back.
 
@@ -27,7 +27,7 @@ use role::pull::{PullHandle, Reserve, ReservedLease};
 use role::submit::StoreRequest;
 use store::{DeadLetterSelection, LeasedJob, Outcome, OwnerTag, Settlement};
 
-/// How long one wait lasts. After that, the next wait begins.
+/// The maximum length of one wait for jobs. If no job has come, the next wait begins.
 const WAIT: Duration = Duration::from_secs(3600);
 
 /// A reserved job that the client does not know yet. If it is dropped, the job is handed back.
@@ -80,7 +80,7 @@ enum WaitResult {
     Job(Box<NewlyReserved>),
     /// No job came.
     Nothing,
-    /// The topics or the pauses have changed.
+    /// The topics or the pauses have changed, so the client must wait again with the changed ones.
     Again,
     /// This process drains.
     Closing,
@@ -125,8 +125,8 @@ impl BeanstalkSession {
         })
     }
 
-    /// Waits for a job. Returns it with its TTR and the end of its lease. None: the time is over, a lease of the client
-    /// ends soon, or this process drains.
+    /// Waits for a job. Returns the job with its TTR and the end of its lease. None: the time is over, a lease of the
+    /// client ends soon, or this process drains.
     async fn wait(&self, until: Option<Instant>) -> Result<Option<(LeasedJob, Duration, Instant)>, Problem> {
         loop {
             let now = Instant::now();

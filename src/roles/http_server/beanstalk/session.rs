@@ -20,12 +20,12 @@ pub(super) struct BeanstalkSession {
     pub(super) port: BeanstalkPort,
     holder: PoolHolder,
     pub(super) used: TubeName,
-    /// In the order in which they were first watched.
+    /// The watched tubes, in the order in which the client began to watch them.
     pub(super) watched: Vec<TubeName>,
     pub(super) held: HeldJobs,
     is_producer: bool,
     is_worker: bool,
-    /// How many reserves there were.
+    /// How many reserve commands the client has sent on this connection.
     reserves: usize,
 }
 
@@ -81,7 +81,7 @@ impl BeanstalkSession {
         self
     }
 
-    /// Forgets the connection, which belongs to the next process now.
+    /// Removes the connection from the counts. The connection has ended, or belongs to the next process now.
     pub(super) fn forget(&self) {
         self.port.with_tube(&self.used, |tube| tube.using -= 1);
         self.watched.iter().for_each(|tube| self.port.with_tube(tube, |known| known.watching -= 1));
@@ -180,7 +180,7 @@ impl BeanstalkSession {
         }
     }
 
-    /// Counts a reserve. `is_timed`: it has a timeout.
+    /// Counts a reserve. `is_timed`: the reserve has a timeout.
     pub(super) fn note_reserve(&mut self, is_timed: bool) {
         self.reserves += 1;
         self.held.forget_ended(Instant::now());

@@ -2,7 +2,7 @@
 //!
 //! The body is a JSON string: the text, if the bytes are text. Otherwise it is base64, and the header `beanstalk-body`
 //! says so. Delay and TTR are headers. A release or a bury may set a new priority or delay. These values are also
-//! written in the attempt that ends. One settlement stores all of this.
+//! written in the attempt that ends. One settlement stores the values and the attempt.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const TTR: &str = "beanstalk-ttr";
 const ENCODING: &str = "beanstalk-body";
 const BASE64: &str = "base64";
 
-/// What the store notes if a lease ended at its deadline.
+/// The error that the store records for an attempt if its lease ended at the deadline.
 const RAN_OUT: &str = "the lease ran out";
 
 /// The limit of attempts for a job that a client adds with the protocol of beanstalkd. beanstalkd itself has no such
@@ -46,7 +46,8 @@ pub(super) fn stored(put: &Put) -> (Body, Headers) {
         }
     };
     let headers = Headers::new(pairs).expect("names and numbers are allowed");
-    // A lease lasts at most a day. The header keeps the TTR that the client has sent.
+    // A lease lasts at most a day, so the TTR of the job is cut to a day. The header `beanstalk-ttr` keeps the TTR that
+    // the client has sent.
     let headers = headers.with_ttr(Some(Duration::from_secs(put.ttr_s.max(1).into()).min(LEASES.1)));
     (Body::trusted(json.to_string()), headers)
 }
@@ -141,7 +142,7 @@ impl BeanstalkJobStats {
                 None => {}
             }
         }
-        // If the job is not buried now, a kick has ended its last bury.
+        // Each earlier bury was ended by a kick. If the job is not buried now, a kick has also ended the last bury.
         facts.kicks = facts.buries.saturating_sub(u64::from(view.state == State::Dead));
         facts
     }

@@ -147,7 +147,7 @@ async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) -> i
     }
 }
 
-/// What has arrived of the connections of a draining process.
+/// The parts of connections that have arrived from a draining process.
 struct ArrivingConnections {
     run_dir: PathBuf,
     owners: HashMap<String, Arc<Owner>>,
@@ -160,7 +160,8 @@ impl ArrivingConnections {
         ArrivingConnections { run_dir: run_dir.to_owned(), owners: HashMap::new(), begun: None }
     }
 
-    /// Takes a message. Returns a connection when all of its state has arrived, or the reason why it is not taken.
+    /// Takes a message. Returns a connection when all of its state has arrived, or the reason why the connection is not
+    /// taken.
     fn take(
         &mut self,
         message: &[u8],

@@ -59,7 +59,7 @@ pub(super) fn tube_of(topic: &Topic) -> Option<TubeName> {
     (topic_of(&tube) == topic.name).then_some(tube)
 }
 
-/// Reads what follows `tube--`. None: the name has a hash.
+/// Decodes the part of a topic's name that follows `tube--`. None: the name has a hash.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut name = Vec::new();

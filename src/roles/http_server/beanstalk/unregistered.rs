@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use model::job::TopicName;
 
-/// After a tube was named, it is not named again for this time.
+/// After the log has named a tube, it does not name this tube again for this time.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The maximum number of tubes that the log names within `SILENCE`.
 const TUBES: usize = 64;
 
-/// The tubes that were named, and when.
+/// The topics of the tubes that the log has named, and the time when it named each tube.
 #[derive(Debug, Default)]
 pub(super) struct UnregisteredTubes(HashMap<TopicName, Instant>);
 

@@ -23,8 +23,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The headers of the console and of the page with the API documentation. Each of the two also has its own
-/// Content-Security-Policy header.
+/// The headers of the console and of the page with the API documentation. The console and this page each also have
+/// their own Content-Security-Policy header.
 pub(in super::super) const PAGE_HEADERS: [(HeaderName, &str); 5] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (X_FRAME_OPTIONS, "DENY"),

@@ -62,7 +62,8 @@ static WRONG_PASSWORDS: LazyLock<Mutex<WrongPasswords>> = LazyLock::new(|| {
 });
 
 impl WrongPasswords {
-    /// Returns until when dq checks no passwords for this account that come from this source. None: dq checks them now.
+    /// Returns the time until which dq checks no passwords of this account from this source. None: dq checks such
+    /// passwords now.
     fn blocked_until(&self, (source, account): (ClientSource, u64), now: Instant) -> Option<Instant> {
         self.of_account.blocked_until((source, account), now).max(self.of_source.blocked_until(source, now))
     }
@@ -214,7 +215,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     Ok(response)
 }
 
-/// Signs a person out. This ends all sessions of the account, in all browsers: a copy of the cookie is then no longer
+/// Signs a person out. This ends all sessions of the account, in all browsers. So a copy of the cookie is no longer
 /// valid.
 pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
@@ -272,8 +273,8 @@ const FIRST_PASSWORD: &str = "first-password";
 const FIRST_ACCOUNT_RETRY: Duration = Duration::from_secs(1);
 
 /// If there is no account, makes one with a random password, and writes the password to a file that only the daemon's
-/// user can read. The log names the file. Without a registry, it logs that there can be no accounts. While the registry
-/// does not answer, it tries again.
+/// user can read. The log names the file. Without a registry, logs that there can be no accounts. While the registry
+/// does not answer, tries again.
 pub(in super::super) async fn first_account(api: Api) {
     let http = &api.settings.http;
     let Some(listen) = http.listen.filter(|_| http.console) else { return };
@@ -295,7 +296,8 @@ pub(in super::super) async fn first_account(api: Api) {
             made => break made,
         }
     };
-    // When the log names the file, the password already works.
+    // The log names the file only after all processes of this host know the account, so that the password works at
+    // once.
     if let Ok(Some(_)) = made {
         api.known(|tokens| tokens.iter().any(Token::is_account)).await;
     }
@@ -327,7 +329,7 @@ fn make_first_account(registry: &mut dyn Registry) -> Result<Option<String>, Reg
     host::give_memory_back();
     match registry.put_token(&account) {
         Ok(()) => Ok(Some(password)),
-        // Another host was faster.
+        // Another host has made the account first.
         Err(RegistryError::TokenExists(_)) => Ok(None),
         Err(e) => Err(e),
     }
@@ -349,7 +351,8 @@ fn keep_first_password(run_dir: &Path, password: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes the file with the password of the first account, because this account has another password now.
+/// If `account` is the first account, removes the file with its first password, because the account has another
+/// password now.
 pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenName) {
     if account.as_str() == FIRST
         && let Err(e) = fs::remove_file(run_dir.join(FIRST_PASSWORD))
