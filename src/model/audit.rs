@@ -8,6 +8,13 @@ use serde::{Deserialize, Serialize};
 /// How long an entry is stored.
 pub const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 
+/// The maximum number of entries that a database keeps. (Redis keeps fewer, because they take its memory.)
+pub const ENTRIES_MAX: u64 = 1_000_000;
+
+/// The maximum number of old entries that one new entry removes. So a clock that is wrong for a moment does not empty
+/// the log.
+pub const REMOVED_MAX: u64 = 10;
+
 /// The longest `who`, `target` and `detail`, in characters. Longer texts are cut.
 pub const LONGEST: usize = 400;
 

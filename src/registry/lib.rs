@@ -221,7 +221,8 @@ pub trait Registry: Send + fmt::Debug {
     /// Removes a token.
     fn delete_token(&mut self, name: &TokenName) -> Result<()>;
 
-    /// Adds an entry to the audit log, and removes entries that are older than [`model::audit::KEPT`].
+    /// Adds an entry to the audit log. Removes some of the oldest entries, if they are older than [`model::audit::KEPT`]
+    /// or if there are too many.
     fn note(&mut self, entry: &AuditEntry) -> Result<()>;
 
     /// Returns entries of the audit log, each with its number, the latest first. With `before`, only entries before

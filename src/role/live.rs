@@ -2,7 +2,7 @@
 //! never reads the database. dq-redis-checker reads it, and writes the snapshot.
 
 use std::collections::HashSet;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use model::excerpt::Excerpt;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
-use registry::{InvalidRow, Snapshot, snapshot_folder};
+use registry::{InvalidRow, Snapshot, SnapshotError, snapshot_folder};
 use store::Lanes;
 
 /// How often the snapshot file is checked if it cannot be watched.
@@ -43,6 +43,8 @@ struct FollowedRegistry {
     watch: SnapshotWatch,
     /// The version of the file that was read last.
     seen: Option<FileVersion>,
+    /// A descriptor that is given up while the file is read. So the file can be read if clients have taken all others.
+    spare: Option<File>,
     /// Whether a snapshot of this registry was read.
     is_read: bool,
     logged: HashSet<InvalidRow>,
@@ -74,7 +76,8 @@ impl RegistryView {
         let (source, logged) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
         let watch = SnapshotWatch::new(&Snapshot::file(&run_dir))?;
-        let registry = FollowedRegistry { file, source, run_dir, watch, seen: None, is_read: false, logged };
+        let (seen, spare, is_read) = (None, spare(), false);
+        let registry = FollowedRegistry { file, source, run_dir, watch, seen, spare, is_read, logged };
         let mut live = RegistryView { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
         live.reload();
         Ok(live)
@@ -128,10 +131,16 @@ impl FollowedRegistry {
         }
         let path = Snapshot::file(&self.run_dir);
         let seen = std::fs::metadata(&path).ok().map(|m: Metadata| (m.ino(), m.mtime(), m.mtime_nsec()))?;
-        if self.seen.replace(seen) == Some(seen) {
+        if self.seen == Some(seen) {
             return None;
         }
-        let (snapshot, unusable) = match Snapshot::read(&self.run_dir) {
+        self.spare = None;
+        let read = Snapshot::read(&self.run_dir);
+        self.spare = spare();
+        if !matches!(read, Err(SnapshotError::Read(_))) {
+            self.seen = Some(seen);
+        }
+        let (snapshot, unusable) = match read {
             Ok(read) => read?,
             Err(e) => {
                 log::warn!("{}: {e}; using the topics that are known", path.display());
@@ -151,6 +160,10 @@ impl FollowedRegistry {
         let topics = self.file.iter().cloned().chain(snapshot.topics).collect();
         Some((topics, snapshot.tokens.map(Tokens::from_iter)))
     }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 impl SnapshotWatch {
@@ -201,6 +214,7 @@ mod tests {
             watch: SnapshotWatch::new(&Snapshot::file(&run_dir)).unwrap(),
             run_dir: run_dir.clone(),
             seen: None,
+            spare: spare(),
             is_read: false,
             logged: HashSet::new(),
         };

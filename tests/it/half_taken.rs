@@ -206,3 +206,43 @@ fn a_reload_gives_php_topics_the_limit_of_the_file() {
     daemon.signal(Signal::SIGHUP);
     has_limit(5);
 }
+
+#[test]
+fn a_snapshot_of_another_registry_does_not_stay() {
+    let (sink, daemon) = (Sink::start(), Daemon::start(""));
+    let wanted = json!({"name": "t", "callback": sink.url()});
+    Http::unix(&daemon).ask("POST", "/v1/topics", &wanted).is(201);
+    let file = daemon.dir.path().join("var/run/registry/topics.json");
+    let read = || -> Option<Value> { serde_json::from_slice(&std::fs::read(&file).ok()?).ok() };
+    let has_topic = |snapshot: &Value| snapshot["topics"].as_array().is_some_and(|topics| topics.len() == 1);
+    let own = eventually(SOON, "the topic in the snapshot", || read().filter(has_topic));
+    // A generation with another registry wrote the snapshot, and was given up.
+    for foreign in ["{}".to_owned(), {
+        let mut foreign = own.clone();
+        (foreign["source"], foreign["topics"]) = (json!("mysql://other/dq"), json!([]));
+        foreign.to_string()
+    }] {
+        let draft = file.with_extension("foreign");
+        std::fs::write(&draft, foreign).unwrap();
+        std::fs::rename(&draft, &file).unwrap();
+        eventually(SOON, "the own snapshot", || read().filter(|snapshot| *snapshot == own));
+    }
+    std::fs::remove_file(&file).unwrap();
+    eventually(SOON, "the snapshot again", || read().filter(|snapshot| *snapshot == own));
+}
+
+#[test]
+fn topics_change_although_the_table_of_php_alerts_is_gone() {
+    let (sink, database) = (Sink::start(), MariaDb::shared().database());
+    let daemon = Daemon::start(&format!("[registry]\nurl = \"{}\"\n", database.url()));
+    database.console().query_drop("DROP TABLE dq_alert").unwrap();
+    // The new process reads the table when it starts.
+    daemon.kill_child("dq-redis-checke");
+    let wanted = json!({"name": "t", "callback": sink.url()});
+    Http::unix(&daemon).ask("POST", "/v1/topics", &wanted).is(201);
+    eventually(2 * SOON, "an add to the topic", || {
+        (daemon.client().ask(&add("t", "1", 0)).ok()?["code"] == 1).then_some(())
+    });
+    sink.wait_for(1, SOON);
+    assert!(daemon.log().contains("cannot read the mail server in dq_alert"), "{}", daemon.log());
+}

@@ -306,6 +306,10 @@ fn the_audit_log_is_paged_from_its_end_and_drops_old_entries() {
         let page = registry.audit(None, 9).unwrap();
         assert_eq!((page.len(), page[0].1.target.chars().count()), (3, audit::LONGEST));
         assert_eq!(targets(&page[1..]), "dc");
+        // An entry of a host whose clock is far ahead does not empty the log.
+        (0..12).for_each(|_| registry.note(&entry(kept_ms + 3, "e")).unwrap());
+        registry.note(&entry(9 * kept_ms, "f")).unwrap();
+        assert_eq!(targets(&registry.audit(None, 9).unwrap()), "feeeee");
         assert_eq!(registry.revision().unwrap(), before, "no process has to read it again");
     });
 }
@@ -935,6 +939,13 @@ fn what_pages_say_is_carried_once_whoever_carries_it_again() {
         let many: Vec<_> = (0..600).map(|n| topic_sums(&format!("t{n}"), n + 1, 0)).collect();
         assert_eq!(a.carry("2026-11-22", &[page(3, &many)]).unwrap(), 600);
         assert_eq!(b.statistics("9").unwrap().0[&MetricSubject::Topic("t599".into())].0.written, 600);
+        // A sum that is too large stays at its maximum, and stops nothing.
+        for (n, late_us) in [(4, i64::MAX as u64 - 5), (5, 7), (6, u64::MAX)] {
+            let late = Sums { written: 1, late_us, ..Sums::default() };
+            a.carry("2026-11-22", &[page(n, &[(MetricSubject::Topic("late".into()), late)])]).unwrap();
+        }
+        let late = b.statistics("9").unwrap().0[&MetricSubject::Topic("late".into())].0;
+        assert!(late.written == 3 && late.late_us >= i64::MAX as u64, "{late:?}");
     });
 }
 

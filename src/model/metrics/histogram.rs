@@ -16,6 +16,9 @@ pub const STORE_BOUNDS: [u64; 15] = [
     2_500_000, 10_000_000,
 ];
 
+/// The largest value that is added to a sum: one year.
+const LONGEST_US: u64 = 366 * 24 * 3600 * 1_000_000;
+
 /// A histogram that was read from a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Histogram<'a> {
@@ -29,10 +32,11 @@ impl<'a> Histogram<'a> {
         bounds.len() + 2
     }
 
-    /// Records a value in the histogram that begins at this cell.
+    /// Records a value in the histogram that begins at this cell. Values above [`LONGEST_US`] count as [`LONGEST_US`]
+    /// in the sum, so that a wrong clock does not make the sum too large for the registry.
     pub(super) fn note(cells: RowCells<'_>, at: usize, bounds: &[u64], value_us: u64) {
         cells.add(at + bounds.partition_point(|bound| *bound < value_us), 1);
-        cells.add(at + bounds.len() + 1, value_us);
+        cells.add(at + bounds.len() + 1, value_us.min(LONGEST_US));
     }
 
     /// Makes the histogram that begins with these cells.

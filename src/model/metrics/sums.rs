@@ -47,7 +47,7 @@ impl Sums {
 
     /// Returns these sums plus the other sums.
     pub fn plus(self, other: Sums) -> Sums {
-        self.with(other, u64::wrapping_add)
+        self.with(other, u64::saturating_add)
     }
 
     /// Returns the differences between these sums and earlier sums. The numbers of a page never fall. So if `self` was

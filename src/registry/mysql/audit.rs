@@ -5,15 +5,20 @@ use ::mysql::prelude::Queryable;
 
 use super::row::get;
 use super::{Result, at_change};
-use model::audit::{AuditEntry, KEPT};
+use model::audit::{AuditEntry, ENTRIES_MAX, KEPT, REMOVED_MAX};
 
-/// Adds an entry, and removes entries that are too old.
+/// Adds an entry, and removes some of the oldest entries if they are too old or too many.
 pub(super) fn note(db: &mut Conn, entry: &AuditEntry) -> Result<()> {
     let AuditEntry { at_ms, who, action, target, detail, jobs } = entry.clone().cut();
     let insert = "INSERT INTO dq_audit (at_ms, who, action, target, detail, jobs) VALUES (?, ?, ?, ?, ?, ?)";
     db.exec_drop(insert, (at_ms, who, action, target, detail, jobs)).map_err(at_change)?;
-    let oldest_ms = at_ms - KEPT.as_millis() as i64;
-    db.exec_drop("DELETE FROM dq_audit WHERE at_ms < ?", (oldest_ms,)).map_err(at_change)
+    let (oldest_ms, last) =
+        (at_ms - KEPT.as_millis() as i64, db.last_insert_id().saturating_sub(ENTRIES_MAX));
+    // MySQL cannot delete from a table that a subquery reads, so the numbers are read first.
+    let oldest = format!("SELECT seq FROM dq_audit ORDER BY seq LIMIT {REMOVED_MAX}");
+    let Some(newest) = db.query_map(oldest, |seq: u64| seq).map_err(at_change)?.pop() else { return Ok(()) };
+    let delete = "DELETE FROM dq_audit WHERE seq <= ? AND (at_ms < ? OR seq <= ?)";
+    db.exec_drop(delete, (newest, oldest_ms, last)).map_err(at_change)
 }
 
 /// Returns the latest entries that have a number less than `before`.

@@ -35,7 +35,8 @@ pub(super) fn begin(db: &mut Conn, request: &BulkRequest, who: &str, now_ms: i64
     db.exec_drop(insert, (who, json(request)?, begun()?, now_ms)).map_err(at_change)?;
     let number = db.last_insert_id();
     let last = number.saturating_sub(KEPT as u64);
-    db.exec_drop("DELETE FROM dq_bulk WHERE ended IS NOT NULL AND n <= ?", (last,)).map_err(at_change)?;
+    // The operation has begun. If old operations cannot be removed now, the next operation removes them.
+    let _ = db.exec_drop("DELETE FROM dq_bulk WHERE ended IS NOT NULL AND n <= ?", (last,));
     Ok(Some(number))
 }
 

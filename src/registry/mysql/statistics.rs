@@ -100,7 +100,8 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(MetricSubject, Sums)]) -
     let sql = format!(
         "INSERT INTO dq_statistics (kind, name, day, {COLUMNS}) VALUES {} ON DUPLICATE KEY UPDATE {}",
         places(news.len() * 2, 3 + Sums::COUNT),
-        on_duplicate(|column| format!("{column} + VALUES({column})"))
+        // A sum that is too large stays at its maximum. An error would stop the statistics for ever.
+        on_duplicate(|c| format!("IF({c} > {MAX} - VALUES({c}), {MAX}, {c} + VALUES({c}))", MAX = i64::MAX))
     );
     let both = |(subject, sums): &(&MetricSubject, Sums)| {
         ["", day].into_iter().flat_map(|day| row(&[], subject, &[day.into()], *sums)).collect::<Vec<_>>()
@@ -113,7 +114,7 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(MetricSubject, Sums)]) -
 
 fn row(first: &[Value], subject: &MetricSubject, then: &[Value], sums: Sums) -> Vec<Value> {
     let (kind, name) = subject.parts();
-    let numbers = sums.numbers().map(Value::from);
+    let numbers = sums.numbers().map(|n| Value::from(n.min(i64::MAX as u64)));
     [first, &[kind.into(), name.into()], then, &numbers].concat()
 }
 

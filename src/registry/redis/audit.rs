@@ -2,7 +2,7 @@
 
 use super::{json, number, remove, set};
 use crate::Result;
-use model::audit::{AuditEntry, KEPT};
+use model::audit::{AuditEntry, KEPT, REMOVED_MAX};
 use store::{RedisTableChange, RedisTables};
 
 /// The version of this table protects the audit log and the operations on many jobs. A change of the log or of an
@@ -26,15 +26,12 @@ const LAST: &str = "audit_last";
 /// bytes.)
 const ENTRIES_MAX: u64 = 50_000;
 
-/// The maximum number of old entries that one new entry removes.
-const REMOVED_AT_ONCE: u64 = 10;
-
 /// Returns the changes that add an entry and remove entries that are too old.
 pub(super) fn note(tables: &RedisTables, entry: &AuditEntry) -> Result<Vec<RedisTableChange>> {
     let entry = entry.clone().cut();
     let (first, last) = range(tables)?;
     let number = last + 1;
-    let oldest: Vec<String> = (first..number.min(first + REMOVED_AT_ONCE)).map(|n| n.to_string()).collect();
+    let oldest: Vec<String> = (first..number.min(first + REMOVED_MAX)).map(|n| n.to_string()).collect();
     let limit_ms = entry.at_ms - KEPT.as_millis() as i64;
     let is_old = |text: &Option<String>| {
         let at_ms =

@@ -2,16 +2,21 @@
 
 use rusqlite::Connection;
 
-use model::audit::{AuditEntry, KEPT};
+use model::audit::{AuditEntry, ENTRIES_MAX, KEPT, REMOVED_MAX};
 
-/// Adds an entry, and removes entries that are too old. The caller has begun a transaction.
+/// Adds an entry, and removes some of the oldest entries if they are too old or too many. The caller has begun a
+/// transaction.
 pub(super) fn note(db: &Connection, entry: &AuditEntry) -> rusqlite::Result<()> {
     let AuditEntry { at_ms, who, action, target, detail, jobs } = entry.clone().cut();
     db.prepare_cached(
         "INSERT INTO audit (at_ms, who, action, target, detail, jobs) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute((at_ms, who, action, target, detail, jobs))?;
-    db.prepare_cached("DELETE FROM audit WHERE at_ms < ?1")?.execute([at_ms - KEPT.as_millis() as i64])?;
+    let (oldest_ms, last) = (at_ms - KEPT.as_millis() as i64, db.last_insert_rowid());
+    db.prepare_cached(
+        "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?3) AND (at_ms < ?1 OR seq <= ?2)",
+    )?
+    .execute((oldest_ms, last - ENTRIES_MAX as i64, REMOVED_MAX as i64))?;
     Ok(())
 }
 

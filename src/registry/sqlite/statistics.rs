@@ -14,6 +14,10 @@ fn sums(row: &Row<'_>, from: usize) -> rusqlite::Result<Sums> {
     Ok(Sums::new(numbers))
 }
 
+fn within_i64(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
 /// Adds the new counts in these pages. Returns how many subjects had new counts.
 pub(super) fn carry(tx: &Transaction<'_>, day: &str, pages: &[PageSums]) -> rusqlite::Result<usize> {
     let mut find = tx.prepare_cached(&format!(
@@ -25,7 +29,8 @@ pub(super) fn carry(tx: &Transaction<'_>, day: &str, pages: &[PageSums]) -> rusq
     let mut add = tx.prepare_cached(&format!(
         "INSERT INTO statistics (kind, name, day, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
          ON CONFLICT DO UPDATE SET written = written + ?4, delivered = delivered + ?5, failed = failed + ?6,
-             deleted = deleted + ?7, dead = dead + ?8, late_us = late_us + ?9, attempts = attempts + ?10"
+             deleted = deleted + ?7, dead = dead + ?8,
+             late_us = min(late_us, 9223372036854775807 - ?9) + ?9, attempts = attempts + ?10"
     ))?;
     let mut changed = 0;
     for PageSums { page, sums: subjects } in pages {
@@ -38,9 +43,9 @@ pub(super) fn carry(tx: &Transaction<'_>, day: &str, pages: &[PageSums]) -> rusq
             if new == Sums::default() {
                 continue;
             }
-            let [a, b, c, d, e, f, g] = now.max(before).numbers().map(|n| n as i64);
+            let [a, b, c, d, e, f, g] = now.max(before).numbers().map(within_i64);
             stand.execute(params![page, kind, name, a, b, c, d, e, f, g])?;
-            let [a, b, c, d, e, f, g] = new.numbers().map(|n| n as i64);
+            let [a, b, c, d, e, f, g] = new.numbers().map(within_i64);
             for day in ["", day] {
                 add.execute(params![kind, name, day, a, b, c, d, e, f, g])?;
             }

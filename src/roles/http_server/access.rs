@@ -75,7 +75,7 @@ impl fmt::Display for Caller {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AuthenticatedMark;
 
-/// What the caller of a request may do. It is an extension of each request that needs a scope.
+/// What the caller of a request may do. The value is an extension of each request that needs a scope.
 #[derive(Debug, Clone)]
 pub(super) struct CallerPermissions(Option<Token>);
 
@@ -204,8 +204,9 @@ impl AccessControl {
         }
     }
 
-    /// Returns the account that has signed in to the console, if the request has a valid session cookie. A browser
-    /// sends the cookie by itself. So a change must also carry the CSRF value, which only the console's own page knows.
+    /// Returns the account that has signed in to the console, if the request has a valid session cookie. A browser adds
+    /// the cookie to a request automatically, so the cookie does not prove that the console's own page made the
+    /// request. Therefore a change must also carry the CSRF value, which only this page knows.
     fn signed_in(
         &self,
         method: &Method,

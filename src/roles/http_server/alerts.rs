@@ -1,6 +1,6 @@
-//! The routes of alerts. They show the channels through which people get alerts, and test the channels with a message.
-//! A test message is sent at once, and the answer has the result. It is not gathered with other messages, and it is not
-//! sent again.
+//! The routes of alerts. The routes show the channels through which people get alerts, and test the channels with a
+//! message. A test message is sent at once, and the answer has the result. The message is not gathered with other
+//! messages, and is not sent again if it fails.
 
 use std::sync::Arc;
 use std::time::Instant;

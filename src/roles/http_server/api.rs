@@ -201,7 +201,7 @@ pub(super) struct JobInPath(pub JobKey);
 impl<S: Send + Sync> FromRequestParts<S> for JobInPath {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<JobInPath, Problem> {
-        // For methods other than POST, `/jobs/batch` means the job with the id `batch`.
+        // With POST, `/jobs/batch` adds a batch. With all other methods, it means the job with the id `batch`.
         let Path((topic, id)) = match parts.uri.path().ends_with("/jobs/batch") {
             true => Path((Path::<String>::from_request_parts(parts, state).await?.0, "batch".to_owned())),
             false => Path::<(String, String)>::from_request_parts(parts, state).await?,

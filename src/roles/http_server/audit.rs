@@ -72,7 +72,7 @@ const NOTED: &[(&str, &str, &str, AuditedCallers)] = &[
     ("POST",   "/v1/alerts/test",              "alert.test",     AuditedCallers::All),
 ];
 
-/// What a handler adds to an entry. It is an extension of the answer.
+/// What a handler adds to an entry. The value is an extension of the answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AuditNote {
     /// True if nothing was changed.

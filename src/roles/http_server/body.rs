@@ -40,7 +40,7 @@ impl FromRequest<Api> for JsonBody {
     }
 }
 
-/// Reads a body. Its memory counts as used by the holder until the returned bytes are dropped.
+/// Reads a body. Until the returned bytes are dropped, the memory of the body counts as used by `holder`.
 pub(super) async fn read(body: Body, api: &Api, holder: Option<PoolHolder>) -> Result<Bytes, Problem> {
     let memory = api.bodies.take(holder, 0).ok_or_else(no_memory)?;
     match tokio::time::timeout(PATIENCE, collect(body, memory, api.max_body)).await {

@@ -1,4 +1,4 @@
-//! The routes of operations on many jobs. They begin, show and stop operations, and count what an operation would
+//! The routes of operations on many jobs. The routes begin, show and stop operations, and count what an operation would
 //! change. `bulk_runner` does the work itself.
 
 use std::time::{Duration, Instant};
@@ -351,7 +351,7 @@ impl Api {
             .ok_or_else(not_found)
     }
 
-    /// Counts what an operation would change. It counts in steps, so that other requests get their turn.
+    /// Counts what an operation would change. The function counts in steps, so that other requests get their turn.
     async fn count_bulk(
         &self,
         request: BulkRequest,

@@ -1,6 +1,6 @@
-//! Runs operations on many jobs. The registry stores each operation. It also stores the claim: which process may run
-//! the operation, and until when. One thread looks for operations that no process runs. For each of these operations,
-//! it starts a thread, which opens the store and the registry for itself.
+//! Runs operations on many jobs. The registry stores each operation. The registry also stores the claim: which process
+//! may run the operation, and until when. One thread looks for operations that no process runs. For each of these
+//! operations, it starts a thread, which opens the store and the registry for itself.
 //!
 //! A step applies the plan that the registry has, and looks at the next page of jobs. Then it writes counts, cursor and
 //! the next plan with one change of the registry. If the process dies at any point, another process applies the stored
@@ -239,7 +239,7 @@ impl Run {
     fn run(mut self) {
         let mut registry = match self.shared.open_registry() {
             Ok(registry) => registry,
-            // The claim is not given up here. It ends at its deadline.
+            // The claim is not given up here. The claim ends at its deadline.
             Err(e) => return log::warn!("operation {} waits: {e}", self.row.number),
         };
         let paused = match self.shared.opener.open() {

@@ -1,4 +1,4 @@
-//! The test of a callback. It calls a topic's callback once, immediately, by the rules for jobs, and returns the
+//! The test of a callback. A test calls a topic's callback once, immediately, by the rules for jobs, and returns the
 //! result. A test is not a job, so nothing is stored, counted or retried. A header tells the receiver that the request
 //! is a test.
 
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the DNS lookup of a callback's host may take when a topic is saved.
 const LOOK_UP: Duration = Duration::from_secs(2);
 
-/// Makes the test calls. It is cheap to clone.
+/// Makes the test calls. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct CallbackTester {
     caller: Arc<Caller>,

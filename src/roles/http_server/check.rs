@@ -1,5 +1,5 @@
 //! The route that checks a topic before it is registered: what is wrong with its fields, and when the attempts of a job
-//! would be made. It changes nothing and calls no receiver.
+//! would be made. The route changes nothing and calls no receiver.
 
 use std::collections::BTreeMap;
 

@@ -162,7 +162,7 @@ impl Connections {
     }
 }
 
-/// Whether a caller on the connection has proved who it is. It is an extension of each request.
+/// Whether a caller on the connection has proved who it is. The value is an extension of each request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AuthenticatedFlag(Arc<AtomicBool>);
 
@@ -172,8 +172,8 @@ impl AuthenticatedFlag {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the time `patience`. If a caller on the connection has proved who it is by then, the function never
-    /// returns.
+    /// Waits for the time `patience`. If a caller on the connection has proved who the caller is before that time, the
+    /// function never returns.
     async fn missing_after(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
         if self.0.load(Ordering::Relaxed) {

@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(restored("https://evil/b?k=***"), "https://evil/b?k=***");
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
-            // A PATCH that does not name the old headers leaves them in the changed topic. `restore` removes them. It
-            // keeps a header that the topic did not have before.
+            // A PATCH that does not name the old headers leaves them in the changed topic. `restore` removes the old
+            // headers. It keeps a header that the topic did not have before.
             let kept = &[("authorization", "secret"), ("x-shop", "7"), ("x-new", "1")];
             assert_eq!(change(elsewhere, kept).1, ["x-new=1"], "{elsewhere}");
         }

@@ -107,7 +107,8 @@ pub(super) struct RedriveRequest<'a> {
 /// The maximum number of dead letters that a request handles.
 type DeadLetterLimit = BoundedNumber<1, { LIMITS[1] }>;
 
-/// The ids of dead letters. A null is refused, so that a client without ids does not select all dead letters.
+/// The ids of dead letters. A null is refused. Otherwise a client that has no ids and sends null would select all dead
+/// letters.
 #[derive(Debug)]
 struct Ids(Vec<String>);
 
@@ -279,7 +280,8 @@ impl Api {
         Ok((matched, done, SearchCoverage::default()))
     }
 
-    /// Like `handle_dead`, but for the dead letters that match a filter. It searches the dead letters in steps.
+    /// Like `handle_dead`, but for the dead letters that match a filter. The function searches the dead letters in
+    /// steps.
     async fn handle_selected(
         &self,
         topic: &TopicName,
@@ -300,8 +302,8 @@ impl Api {
             let ask = |reply: AnswerSender<_>| {
                 StoreRequest::find(of_topic, filter, cursor, STEP, |found| reply.with(found))
             };
-            // These reads are not limited. Only a caller that may manage the topic can cause them, and one request
-            // handles many dead letters.
+            // The limit of reads for each client does not apply to these reads, because only a caller that may manage
+            // the topic can cause them, and because one request needs many reads.
             let found = self.store_client.read(None, ask).await.and_then(|found| Ok(found?));
             let FoundDeadLetters { mut letters, next, away } = found.map_err(|p| p.after(done))?;
             matched += letters.len();

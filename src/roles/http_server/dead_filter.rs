@@ -30,7 +30,7 @@ const TAG: &str = "a tag";
 /// Reads a moment in Unix milliseconds. A span, such as `2h`, means a time before now.
 pub(super) fn when(text: &str) -> Option<i64> {
     match humantime::parse_duration(text) {
-        // This parser also accepts `0` as a span. A plain number is not a span here.
+        // This parser also accepts `0` as a span. Here, a plain number means Unix milliseconds.
         Ok(span) if text.parse::<i64>().is_err() => {
             now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)
         }
@@ -99,7 +99,7 @@ pub(super) fn filter(raw: &RawValue) -> Result<DeadLetterFilter, Problem> {
         status: parsed.status.map(|HttpStatusFilter(status)| status),
         tag: parsed.tag.map(|JobTag(tag)| tag),
     };
-    // An empty filter is refused, so that a client without conditions does not select all dead letters.
+    // An empty filter is refused. Otherwise a client that sets no condition would select all dead letters.
     if filter == DeadLetterFilter::default() {
         return Err(wrong("filter", raw, "an object with a condition (leave it out to select all)"));
     }

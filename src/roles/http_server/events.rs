@@ -40,17 +40,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The percentiles of lateness cover the attempts in this time before the last reading of the counters.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// How long one stream lasts. Then the browser connects again, and its access is checked again.
+/// How long one stream lasts. Then the browser connects again, and dq checks the access of the caller again.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A stream ends when its client reads nothing for this long.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How many clients may get events at the same time. There is a limit, because dq compares all topics with the last
-/// event of each client each second.
+/// How many clients may get events at the same time. There is a limit, because each second, dq compares all topics with
+/// the last event of each client.
 const LISTENERS: usize = 64;
 
-/// How many of these one client may be.
+/// How many of these places one client may take.
 const OWN_LISTENERS: usize = LISTENERS / 2;
 
 static SEATS: LazyLock<ResourcePool> = LazyLock::new(|| ResourcePool::new(LISTENERS, OWN_LISTENERS));
@@ -77,7 +77,7 @@ struct LiveTopic {
     sums: Sums,
 }
 
-/// The state at a moment. Sums never fall.
+/// The state at a moment. The sums in it never decrease.
 #[derive(Debug)]
 struct LiveState {
     at_ms: i64,
@@ -95,7 +95,7 @@ struct LiveState {
     alerts: Value,
 }
 
-/// The state that was gathered last, and when.
+/// The state that was gathered last, and the time when it was gathered.
 #[derive(Default)]
 pub(super) struct LiveCache(Mutex<LiveCacheState>);
 
@@ -133,8 +133,8 @@ impl RecentLateness {
     /// Adds a reading. Returns the median and the 99th percentile since the reading that was made [`RECENT`] earlier.
     fn take(&mut self, at_ms: i64, lateness: LatenessHistogram) -> Option<(u64, u64)> {
         let recent_ms = RECENT.as_millis() as i64;
-        // The newest reading that is at least `RECENT` old is kept, unless it is older than twice `RECENT`. (If no
-        // client listened, there may be no readings for hours.)
+        // Of the readings that are at least `RECENT` old, only the newest is kept. A reading that is older than twice
+        // `RECENT` is always dropped: while no client listens, there may be no readings for hours.
         while self.0.get(1).is_some_and(|(second_ms, _)| *second_ms <= at_ms - recent_ms)
             || self.0.front().is_some_and(|(first_ms, _)| !(at_ms - 2 * recent_ms..=at_ms).contains(first_ms))
         {

@@ -36,7 +36,7 @@ impl TopicsWatch {
         self.tokens.subscribe()
     }
 
-    /// Begins to watch for changes. It must be called in a tokio runtime.
+    /// Begins to watch for changes. The function must be called in a tokio runtime.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         if let Some(fd) = self.live.fd() {
             self.changes = Some(watched(fd.try_clone_to_owned()?)?);
@@ -44,8 +44,8 @@ impl TopicsWatch {
         Ok(())
     }
 
-    /// Waits until there may be changes, and publishes them. If changes are impossible, waits forever. It is safe to
-    /// drop the future while it waits.
+    /// Waits until there may be changes, and publishes them. If changes are impossible, waits forever. The future may
+    /// be dropped while it waits.
     pub(super) async fn follow(&mut self) -> io::Result<()> {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut readable = changes.readable().await?;

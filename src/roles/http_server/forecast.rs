@@ -26,8 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-/// How many minutes from now are counted one by one, and up to how many hours from now the jobs are counted by the
-/// hour.
+/// The spans that are counted: this many minutes from now, and then the hours up to this many hours from now.
 const MINUTES: i64 = 10;
 const HOURS: i64 = 24;
 

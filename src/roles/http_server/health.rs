@@ -25,10 +25,10 @@ use model::status::{DaemonStatus, Finding, ProcessState};
 use role::Context;
 use store::StoreError;
 
-/// How long the store may take to answer. After that, it counts as not ready.
+/// How long the store may take to answer. After that, the store counts as not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The name of a node's part is this text, followed by the name of the node.
+/// In `parts`, the key of a node is this text and the name of the node.
 const NODE: &str = "node ";
 
 /// The state of a part that is not ok, for a caller that may not read more.
@@ -37,7 +37,7 @@ const NOT_OK: &str = "not ok";
 /// How long the master may take to report the processes.
 const MASTER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The threads that ask the store whether it is healthy, one for each lane. It is cheap to clone.
+/// The threads that ask the store whether it is healthy, one for each lane. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct StoreHealthThreads(Arc<[QuestionThread<Result<(), StoreError>>]>);
 
@@ -83,8 +83,8 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// Returns the short answer for a caller that may not read the state of the daemon. It has no name, address or
-    /// path.
+    /// Returns the short answer for a caller that may not read the state of the daemon. The short answer has no name,
+    /// address or path.
     fn in_brief(self) -> Readiness {
         let mut parts = BTreeMap::new();
         for (part, state) in self.parts {
@@ -138,7 +138,7 @@ async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (S
     let word = |problem: Option<String>| problem.unwrap_or_else(|| "ok".to_owned());
     let mut parts: BTreeMap<String, String> =
         needed.into_iter().map(|(part, problem)| (part.to_owned(), word(problem))).collect();
-    // Stored jobs are still delivered, so dq is ready.
+    // If the store is full, dq is still ready, because stored jobs are delivered.
     if let (Some(lack), Some(store)) = (lack, parts.get_mut("store").filter(|store| *store == "ok")) {
         *store = format!("full, so adds are refused: {lack}");
     }

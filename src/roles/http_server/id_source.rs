@@ -7,7 +7,8 @@ use super::input;
 use super::problem::Problem;
 use model::job::JobId;
 
-/// Makes ids for jobs without an id, from an Idempotency-Key. So a repeated add finds its job again, and keeps the job.
+/// Makes ids for jobs without an id, from an Idempotency-Key. So a repeated request makes the same ids, and the jobs of
+/// the first request are kept.
 pub(super) struct IdempotentIdGenerator {
     digest: String,
 }

@@ -28,7 +28,8 @@ pub(super) const BATCH_MAX: usize = 10_000;
 /// The default and the maximum number of jobs that a listing shows.
 pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
-/// Returns the problem of a field with a value that is not `wanted`. The message never has a password or secret.
+/// Returns the problem of a field with a wrong value. `wanted` describes the valid values. The message never has a
+/// password or secret.
 pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
     let detail = match field {
         "password" | "secrets" => format!("{field}: the value is not {wanted}"),
@@ -135,7 +136,8 @@ pub(super) struct NewJobRequest<'a> {
 }
 
 /// An id: a text, or a number as it was written. PHP sends a number if the application used one. A number with an
-/// exponent is refused, because the application may have written the number without it. (The TCP port does the same.)
+/// exponent is refused, because the application may have written the number without the exponent. The TCP port refuses
+/// such a number, too.
 struct JsonId(String);
 
 impl<'de> Deserialize<'de> for JsonId {
@@ -205,7 +207,7 @@ pub(super) fn job(
     })
 }
 
-/// Returns how long a client may work on a job.
+/// Returns the `ttr` of a job, if it is within the limits.
 fn ttr(given: Option<JsonDuration>) -> Result<Option<Duration>, Problem> {
     match given {
         Some(JsonDuration(ttr)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
@@ -238,15 +240,16 @@ pub(super) fn nothing(json: &[u8]) -> Result<(), Problem> {
 #[serde(deny_unknown_fields)]
 #[schema(as = NewJobs)]
 pub(super) struct NewJobsRequest<'a> {
-    // Each job is read by itself.
+    // Each job is parsed separately, so that a wrong job does not prevent the other jobs.
     #[serde(borrow)]
     #[schema(value_type = Vec<NewJobRequest>, required = true, max_items = 10000)]
     jobs: Option<Vec<&'a RawValue>>,
 }
 
-/// Reads the jobs of a batch, each by itself.
+/// Reads the jobs of a batch. Each job has its own result.
 ///
-/// Jobs without an id get an id from the Idempotency-Key. So a batch that was stored only in part may be sent again.
+/// Jobs without an id get an id from the Idempotency-Key. So a client may send a batch again that was stored only in
+/// part.
 pub(super) fn batch(
     json: &[u8],
     topic: &Topic,

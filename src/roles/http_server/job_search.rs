@@ -110,7 +110,7 @@ impl ParsedJobSearchQuery {
         Ok(ParsedJobSearchQuery { cursor, limit, ..wanted })
     }
 
-    /// Sets a parameter other than `limit` and `cursor`.
+    /// Sets one parameter. (`page_with` handles `limit` and `cursor`.)
     fn set(&mut self, name: &str, value: &str) -> Result<(), Problem> {
         let wrong = |wanted| Problem::field(name, format!("{name} is {:?}, and not {wanted}", short(value)));
         let filter = &mut self.filter;

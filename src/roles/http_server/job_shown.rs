@@ -167,7 +167,7 @@ impl<'a> JobResponse<'a> {
             then: view.headers.then().shown(PredecessorJob { key: &view.key, stamp_us: view.stamp_us }),
             after: view.headers.after().map(JobReference::from),
             log,
-            // A damaged store may hold a body that is not JSON. It is shown as null.
+            // A damaged store may hold a body that is not JSON. Such a body is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
             waiting: None,
         }
@@ -193,7 +193,7 @@ impl<'a> JobResponse<'a> {
         ]
     }
 
-    /// Adds why the job waits.
+    /// Adds the reason why the job waits.
     pub(super) fn with_waiting(self, waiting: Option<WaitingResponse>) -> JobResponse<'a> {
         JobResponse { waiting, ..self }
     }
@@ -264,7 +264,7 @@ pub(super) struct SpooledDeletion {
     pub spooled: bool,
 }
 
-/// The results of the jobs, in the order of the jobs.
+/// The results of the jobs, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AddedJobs<'a> {
     pub results: Vec<AddResult<'a>>,

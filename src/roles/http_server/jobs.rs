@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(add, list))
         .routes(routes!(add_batch))
-        // For methods other than POST, this path means the job with the id `batch`.
+        // With POST, this path adds a batch. With all other methods, it means the job with the id `batch`.
         .route("/v1/topics/{topic}/jobs/batch", get(show).patch(change).delete(delete))
         .routes(routes!(show, change, delete))
         .routes(routes!(run))
@@ -170,7 +170,7 @@ async fn change(
     JobInPath(key): JobInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    // A job can outlive its topic. Then the change is checked against a topic with default settings.
+    // A job may remain after its topic was removed. Then the change is checked against a topic with default settings.
     let topic = api.topic(&key.topic).unwrap_or_else(|_| Topic::new(key.topic.clone(), "").into());
     let change = input::change(&json, &topic)?;
     let ask = |reply: AnswerSender<_>| {

@@ -1,6 +1,6 @@
 //! dq-http-server: the HTTP API on its port and on a Unix socket, the console, and the metrics.
 //!
-//! Handlers never block. They use the store through its threads (`store_client`), and the registry through another
+//! Handlers never block. Handlers use the store through its threads (`store_client`), and the registry through another
 //! thread (`registrar`). The table in `route_rule` says which scope a route needs, and `access` checks the scope. A
 //! route that is not in the table needs `admin`.
 //!
@@ -156,7 +156,7 @@ pub fn run(mut context: Context) -> Result<()> {
         tickets: Tickets::new(context.counters.clone()),
         pull: PullHandle::start(context.opener()?, topics.now().borrow().clone(), owner)
             .context("cannot start the thread for clients that reserve")?,
-        // No client can take all places.
+        // One client gets at most half of the places.
         reserves: ResourcePool::new(settings.http.max_reserves, settings.http.max_reserves.div_ceil(2)),
         live: LiveCache::default(),
         hosts,
@@ -286,8 +286,8 @@ async fn serve(
         connections.open.spawn(gmq::run(api.clone(), gmq));
     }
     if let Some(beanstalk) = beanstalk {
-        // The old process passes its connections on as soon as this process is ready. So this process listens for them
-        // before it is ready.
+        // The old process passes its connections on as soon as this process is ready. So this process listens for these
+        // connections before it is ready.
         let handoffs = beanstalk::listen(&context.settings.run_dir);
         let handoffs = handoffs.context("cannot listen for connections of the process before")?;
         let beanstalk =
@@ -313,7 +313,8 @@ async fn serve(
     loop {
         let now = Instant::now();
         if store_client.is_gone() || api.pull.is_gone() {
-            // Clients whose requests failed because of this get a moment to receive their answers.
+            // Some requests have failed because the store's file is gone. Their clients get a moment to receive the
+            // answers.
             tokio::time::sleep(role::LAST_WORDS).await;
             bail!("the store's file was replaced: the next start opens the new file");
         }
@@ -371,7 +372,7 @@ async fn enter(listeners: Option<&Listeners>) -> std::io::Result<AcceptedStream>
     }
 }
 
-/// Waits until a time. If there is no time, it waits forever.
+/// Waits until the given moment. Without a moment, waits forever.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,

@@ -15,7 +15,7 @@ const URI_MAX: usize = 8 << 10;
 /// The names and values of all headers together, in bytes.
 const HEADERS_MAX: usize = 16 << 10;
 
-/// How long a request may take. A slow body and a slow store have their own limits, which end earlier.
+/// How long a request may take. A slow body and a slow store have their own limits, which are shorter.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a request that waits for a job may take.

@@ -10,7 +10,7 @@ use super::api_response::ApiResponse;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListFormat {
     Json,
-    /// One JSON object a line.
+    /// One JSON object on each line.
     Ndjson,
     Csv,
 }

@@ -47,7 +47,7 @@ impl<T: Send + 'static, Q: Send + 'static> QuestionThread<T, Q> {
         let (ask, asked) = sync_channel::<(Q, oneshot::Sender<T>)>(WAITING_MAX);
         role::vital_thread(name, move || {
             while let Ok((question, to)) = asked.recv() {
-                // If nobody waits for the answer any more, the question needs no answer.
+                // If nobody waits for the answer any more, the question is skipped.
                 if !to.is_closed() {
                     let _ = to.send(work(question));
                 }
@@ -72,7 +72,7 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
 /// does not report.
 pub(super) type NodeReport = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
 
-/// The sources of metrics. It is cheap to clone.
+/// The sources of metrics. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct MetricSources(Arc<MetricThreads>);
 
@@ -117,7 +117,7 @@ impl MetricSources {
     }
 }
 
-/// A node, and how many jobs it has.
+/// The name of a node, and its report.
 pub(super) type NamedNodeReport<'a> = (&'a str, NodeReport);
 
 impl MetricSources {
@@ -354,7 +354,7 @@ fn write_spool(text: &mut MetricsText, state: &SpoolState, max_bytes: u64) {
 
 fn write_processes(text: &mut MetricsText, status: &DaemonStatus) {
     // During a rolling restart, the processes of both generations report all restarts of their slot. So the restarts
-    // are not added up.
+    // are not added up. The greatest number is used.
     let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();
     let mut processes: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for process in &status.processes {

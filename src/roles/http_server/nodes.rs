@@ -94,7 +94,7 @@ pub(super) struct Set {
     /// The number of the set. A later set has a greater number.
     number: u64,
     nodes: Vec<String>,
-    /// While jobs are moved: the nodes that will have them. Null if no jobs are moved.
+    /// While jobs are moved: the nodes that will have the jobs after the move. Null if no jobs are moved.
     #[schema(required = true)]
     goal: Option<Vec<String>>,
 }

@@ -1,4 +1,4 @@
-//! `/openapi.json`: the description of the routes. It is made from the declarations at the handlers. The same
+//! `/openapi.json`: the description of the routes. The document is made from the declarations at the handlers. The same
 //! declarations register the routes, so the methods and paths of the document cannot differ from the routes.
 
 use axum::extract::State;
@@ -17,7 +17,7 @@ use super::api::Api;
 use super::problem::Problem;
 use super::schema;
 
-/// Returns the beginning of the document. The routes are added to it.
+/// Returns the document without the routes. The routes are added later.
 pub(super) fn beginning() -> OpenApi {
     let info = InfoBuilder::new()
         .title("dq")

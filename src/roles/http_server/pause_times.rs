@@ -30,7 +30,7 @@ impl PauseIntervals {
                 _ => {}
             }
         }
-        // The topic is still paused.
+        // If no resume follows the last pause, the topic is still paused.
         times.extend(begin.map(|begin| (begin, i64::MAX)));
         PauseIntervals(times)
     }
@@ -56,8 +56,8 @@ impl Api {
         entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str()).collect()
     }
 
-    /// Sets the pause of the topic as the reason of each late attempt whose reason is unknown, if a pause explains the
-    /// delay.
+    /// If the reason for a late attempt is unknown and a pause of the topic explains the delay, sets the pause as the
+    /// reason.
     pub(super) async fn name_pauses(&self, topic: &TopicName, attempts: impl Iterator<Item = &mut Attempt>) {
         let mut attempts: Vec<&mut Attempt> =
             attempts.filter(|attempt| has_unknown_reason(attempt)).collect();

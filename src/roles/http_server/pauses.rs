@@ -18,7 +18,7 @@ use super::topic_shown::PausesAndCircuits;
 use model::job::TopicName;
 use role::submit::StoreRequest;
 
-/// How long a request waits for the store if it can also be answered without the store.
+/// How long a request waits for the store if the request can also be answered without the store.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

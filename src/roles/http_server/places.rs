@@ -1,5 +1,5 @@
-//! The places of a TCP port. They decide which clients may connect, and how many connections there are at the same
-//! time.
+//! Limits the connections of a TCP port: which clients may connect, and how many connections there are at the same
+//! time. Each connection takes a place.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -27,7 +27,7 @@ impl PoolHolder {
     }
 }
 
-/// A limited amount, and how much of the amount each holder has. It is cheap to clone.
+/// A limited amount, and how much of the amount each holder has. The value is cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct ResourcePool {
     most: usize,
@@ -55,14 +55,14 @@ impl ResourcePool {
         ResourcePool { most, share, held: Arc::default() }
     }
 
-    /// Takes `amount` from the pool, if it is free and fits into the share of `holder`. Without a holder, there is no
-    /// limit of a share. Returns none if nothing was taken.
+    /// Takes `amount` from the pool, if it is free and fits into the share of `holder`. Without a holder, only the
+    /// limit of the whole pool applies. Returns none if nothing was taken.
     pub(super) fn take(&self, holder: Option<PoolHolder>, amount: usize) -> Option<PoolAllocation> {
         let mut part = PoolAllocation { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
     }
 
-    /// Takes `amount` from the pool, even if it is not free. Then nothing is free until enough is given back.
+    /// Takes `amount` from the pool, even if the amount is not free. Then nothing is free until enough is given back.
     pub(super) fn take_beyond(&self, holder: Option<PoolHolder>, amount: usize) -> PoolAllocation {
         let mut held = lock(&self.held);
         held.all += amount;

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use role::lock;
 
-/// The client of a connection. It is an extension of each request. By default, nothing is known about the client.
+/// The client of a connection. The value is an extension of each request. By default, nothing is known about the
+/// client.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClientPresence(Arc<Mutex<Option<RawFd>>>);
 
-/// An open connection. It must be dropped before the connection closes its descriptor.
+/// Marks a connection as open. This value must be dropped before the connection closes its descriptor.
 pub(super) struct PresenceGuard(ClientPresence);
 
 impl Drop for PresenceGuard {
@@ -30,7 +31,8 @@ impl ClientPresence {
 
     /// Returns whether the client still waits for the answer. A client that has closed the connection, or only its
     /// sending direction, does not wait. The kernel then says that the socket can be read. The kernel says the same if
-    /// there are unread bytes. The end of the connection may be behind these bytes, so the result is false, too.
+    /// there are unread bytes. The end of the connection may follow these bytes. So in both cases, the function returns
+    /// false.
     pub(super) fn listens(&self) -> bool {
         let socket = lock(&self.0);
         let Some(socket) = *socket else { return true };

@@ -41,7 +41,7 @@ pub(super) struct Problem {
     wait: Option<u32>,
 }
 
-/// A text of limited length that describes a problem in the log. It is an extension of the answer.
+/// A text of limited length that describes a problem in the log. The value is an extension of the answer.
 #[derive(Debug, Clone)]
 pub(super) struct RefusalReason(pub String);
 
@@ -55,7 +55,7 @@ impl Problem {
             code,
             field: None,
             ended: None,
-            // A change that may have happened must not be repeated blindly, so it gets no `Retry-After`.
+            // A change that may have happened must not be repeated blindly, so its answer has no `Retry-After`.
             wait: (status == StatusCode::SERVICE_UNAVAILABLE && code != "unknown").then_some(1),
         }
     }

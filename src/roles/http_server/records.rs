@@ -1,4 +1,5 @@
-//! The routes of records. They show the records of one id, list records with filters, and erase the records of an id.
+//! The routes of records. The routes show the records of one id, list records with filters, and erase the records of an
+//! id.
 
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};

@@ -41,7 +41,7 @@ impl RequestLine {
     /// Returns the request and its answer as a text of bounded length.
     fn text(&self, response: &Response, RefusalReason(reason): &RefusalReason, id: &str) -> String {
         let path = self.uri.path();
-        // A proxy may have added a prefix to this path.
+        // A proxy may have added a prefix to the path, so `ACK` is not always at the beginning of the path.
         let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
         let (method, path) = (Excerpt(&self.method), Excerpt(&path));
         format!("{method} {path}: {} {reason} [{id}]", response.status().as_u16())

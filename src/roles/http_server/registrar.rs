@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use axum::http::StatusCode;
@@ -19,7 +19,11 @@ use registry::{self, Registry, RegistryError};
 const PATIENCE: Duration = Duration::from_millis(5500);
 
 /// How many questions may wait for the thread.
-const WAITING_MAX: usize = 64;
+const WAITING_MAX: usize = 1024;
+
+/// A connection that was idle for this long may be closed by now: by a restart of the database, or because of its own
+/// limit. So it is checked before its next use.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// The progress of a question.
 const WAITS: u8 = 0;
@@ -27,10 +31,10 @@ const BEGUN: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 /// What the thread does with the registry, or with the error if the registry cannot be opened. Returns whether the
-/// connection is still good.
+/// connection to the registry can be used again.
 type Work = Box<dyn FnOnce(std::result::Result<&mut dyn Registry, RegistryError>) -> bool + Send>;
 
-/// Passes questions to the registry. It is cheap to clone.
+/// Passes questions to the registry. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct Registrar {
     /// The queue of the thread. None: there is no registry.
@@ -49,11 +53,14 @@ impl Registrar {
         let (work, works) = mpsc::sync_channel::<Work>(WAITING_MAX);
         let run = move || {
             let mut open: Option<Box<dyn Registry>> = None;
+            let mut used_at = Instant::now();
             while let Ok(work) = works.recv() {
-                let opened = match open.take() {
+                let was_idle = used_at.elapsed() >= IDLE;
+                let opened = match open.take_if(|registry| !was_idle || registry.revision().is_ok()) {
                     Some(registry) => Ok(registry),
                     None => registry::open_known(&settings, &folder),
                 };
+                used_at = Instant::now();
                 open = match opened {
                     Ok(mut registry) => work(Ok(registry.as_mut())).then_some(registry),
                     Err(e) => {
@@ -101,7 +108,7 @@ impl Registrar {
         let asked: Work = Box::new(move |registry| {
             let begin = state.compare_exchange(WAITS, BEGUN, Ordering::AcqRel, Ordering::Acquire);
             if begin.is_err() {
-                // The handler has given up. The state of the connection has not changed.
+                // The handler no longer waits, so the question is not asked. The connection stays as it was.
                 return registry.is_ok();
             }
             let answer = registry.and_then(question);
@@ -126,7 +133,8 @@ impl Registrar {
         change: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,
     ) -> Result<T, RegistryError> {
         let run_dir = Arc::clone(&self.run_dir);
-        // This runs on the registry's thread, because files must not be written on tokio's thread.
+        // The notification is a file. It is written on the registry's thread, because tokio's thread must not write
+        // files.
         self.ask(move |registry| {
             let changed = change(registry);
             if changed.is_ok()

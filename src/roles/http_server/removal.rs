@@ -1,4 +1,4 @@
-//! The route that removes a topic. Its jobs either stay in the store or are removed with it.
+//! The route that removes a topic. The jobs of the topic stay in the store, or are removed with the topic.
 //!
 //! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. The
 //! topic is removed from the registry. Its jobs are removed, and then its records. The pause is ended. If the request
@@ -31,22 +31,23 @@ use registry::{Expected, Registry, RegistryError};
 use role::submit::StoreRequest;
 
 /// The maximum number of jobs that one step removes, so that other requests get their turn at the store. `PATIENCE`:
-/// when jobs have been removed for longer than this, no further step begins. The removal of records has the same limit,
+/// after the removal of jobs has taken this time, no further step begins. The removal of records has the same limit,
 /// counted from its own start.
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The order in which the states are emptied. No job may change into a state that was already emptied. A leased job may
-/// become delayed or ready, and a delayed job may become ready. But the jobs of a paused topic are not leased.
+/// The order in which the states are emptied. A job must not change into a state that was already emptied. So the
+/// leased jobs come first, because they may change into any other state. Delayed jobs come before ready jobs, because a
+/// delayed job may become ready. No job becomes leased, because the topic is paused.
 const ORDER: [JobState; 4] = [JobState::Leased, JobState::Delayed, JobState::Ready, JobState::Dead];
 
 /// What happens to the jobs of a removed topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum RemainingJobsChoice {
-    /// They stay, and are delivered when the topic is registered again.
+    /// The jobs stay, and are delivered when the topic is registered again.
     Keep,
-    /// They are removed.
+    /// The jobs are removed.
     Purge,
 }
 
@@ -129,9 +130,10 @@ impl Api {
         Ok(RemainingJobs { pending: of(|c| c.delayed + c.ready + c.leased), dead: of(|c| c.dead), away })
     }
 
-    /// Returns the condition of the removal, if the registry has the topic. A revision other than the expected one is an
-    /// error. A caller that may not remove all topics removes only the revision that was checked here. So it cannot
-    /// remove limits that an administrator sets at the same time.
+    /// Returns the condition of the removal, if the registry has the topic. If the topic does not have the revision
+    /// that `condition` demands, returns an error. For a caller that is not an administrator, the returned condition is
+    /// the revision that was checked here. So the caller cannot remove limits that an administrator sets at the same
+    /// time.
     async fn checked_condition(
         &self,
         name: &TopicName,
@@ -272,8 +274,7 @@ async fn delete(
 ) -> Result<ApiResponse, Problem> {
     let decision = decision(query.as_deref().unwrap_or_default())?;
     let condition = RevisionCondition::from_headers(&headers)?;
-    // A topic that is not registered may have left jobs. These jobs may be purged even if the topic itself cannot be
-    // changed.
+    // A topic that was removed may have left jobs in the store. These jobs may be purged even if there is no registry.
     if decision != Some(RemainingJobsChoice::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;
     }
@@ -297,7 +298,7 @@ async fn delete(
         None if !left.is_nothing() => Err(left.undecided(&name)),
         None => {
             api.take_out(&name, condition).await?;
-            // A later topic with this name must not show the records of this one.
+            // A later topic with this name must not show the records of the removed topic.
             api.erase_records(&name).await?;
             Ok(ApiResponse::done())
         }

@@ -154,7 +154,7 @@ impl Drop for RunningKey {
 }
 
 /// Whether an answer is also valid for a repeated request. It is valid if something was done, or if the request
-/// conflicts with what exists.
+/// conflicts with existing data.
 fn is_final(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
@@ -163,8 +163,8 @@ fn is_final(status: StatusCode) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartialResultMark;
 
-/// Returns whether the answer contains a secret that must not be kept. This is a new token or a session cookie. It is
-/// also a topic's new secret, if the caller cannot be distinguished from other callers.
+/// Returns whether the answer contains a secret that must not be kept. The secret is a new token or a session cookie. A
+/// topic's new secret counts, too, if the caller cannot be distinguished from other callers.
 fn holds_secret(path: &str, caller: Option<&Caller>) -> bool {
     let is_anybody = matches!(caller, None | Some(Caller::Anybody));
     matches!(path, "/v1/tokens" | "/console/session") || (is_anybody && path.ends_with("/rotate-secret"))
@@ -188,7 +188,7 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     let caller = request.extensions().get::<Caller>().cloned();
     let place: RequestKey = (caller, request.uri().path().into(), key.into());
     let (mut head, body) = request.into_parts();
-    // The request continues even if its client is gone.
+    // With this default value, the request continues even if its client is gone.
     head.extensions.insert(ClientPresence::default());
     let holder = head.extensions.get::<PoolHolder>().cloned();
     let share = head.extensions.get::<RequestShare>().cloned();
@@ -216,7 +216,7 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     let begun = RunningKey { replays: replays.clone(), place, kept: false };
     let request = Request::from_parts(head, Body::from(body));
     // A client that gives up will send the request again. So the request continues without the client, and its answer
-    // is kept. It keeps its place among the running requests until it is done.
+    // is kept. The request keeps its place among the running requests until it is done.
     let done = done(replays, begun, of, next.run(request));
     let done = tokio::spawn(async move {
         let _share = share;

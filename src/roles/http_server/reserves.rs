@@ -188,7 +188,8 @@ impl<S: Send + Sync> FromRequestParts<S> for WaitingClient {
     }
 }
 
-/// Where the handler waits for its answer. If the client goes away, the jobs that were leased for it are handed back.
+/// Where the handler waits for its answer. If the client goes away, the jobs that were leased for the client are handed
+/// back.
 struct PendingReserve {
     answer: oneshot::Receiver<ReserveAnswer>,
     /// The jobs of the answer, until the handler takes them.

@@ -1,6 +1,6 @@
-//! The route that gives a topic a new secret. Its old secrets sign callbacks for some more time, and then end by
-//! themselves. The end of this time is stored with the topic. Each process that signs callbacks compares the end with
-//! its clock.
+//! The route that gives a topic a new secret. The old secrets of the topic still sign callbacks for some time, and then
+//! end. The end of this time is stored with the topic. Each process that signs callbacks compares the end with its
+//! clock.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ struct RotationResponse<'a> {
     old_secrets_until: Option<String>,
 }
 
-/// Returns what to do about too many secrets.
+/// Returns the advice for a topic that has too many secrets.
 fn advice(topic: &Topic) -> String {
     let until = topic.old_secrets_until.map(|Moment(ms)| json_time::rfc3339(ms));
     let wait =

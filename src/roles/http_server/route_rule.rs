@@ -11,7 +11,7 @@ pub(super) enum RouteRule {
     Anyone,
     /// Nothing. The route shows more to a caller that has the scope `read`.
     AnyoneInBrief,
-    /// The ticket in the path of the request. The route itself checks the ticket.
+    /// The ticket in the path of the request. `acks::with_ticket` checks the ticket.
     Ticket,
     /// The password in the body of the request. The route itself checks the password.
     Password,
@@ -68,7 +68,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("POST",   "/v1/topics/{t}/dead/purge",       RouteRule::Manage),
     ("GET",    "/v1/topics/{t}/jobs",             RouteRule::Jobs),
     ("POST",   "/v1/topics/{t}/jobs",             RouteRule::Produce),
-    // For POST this is the path of batches. For the other methods it is a job with the id `batch`.
+    // With POST, this path adds a batch. With the other methods, it means the job with the id `batch`.
     ("POST",   "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
     ("GET",    "/v1/topics/{t}/jobs/batch",       RouteRule::Jobs),
     ("PATCH",  "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
@@ -78,7 +78,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("DELETE", "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
     ("POST",   "/v1/topics/{t}/jobs/{id}/run",    RouteRule::Produce),
     ("POST",   "/v1/topics/{t}/reserve",          RouteRule::Consume),
-    // The route checks the scope for each of its topics.
+    // The route checks the scope for each topic that the request names.
     ("POST",   "/v1/reserve",                     RouteRule::SomeJobs),
     ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    RouteRule::Consume),
     ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   RouteRule::Consume),
@@ -112,7 +112,7 @@ pub(super) fn is_route(known: &str, route: &str) -> bool {
 
 /// Returns what a route needs.
 pub(super) fn rule(method: &Method, route: &str) -> RouteRule {
-    // HEAD is a GET whose answer has no body.
+    // A HEAD request follows the rule of GET.
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
     let found = RULES.iter().find(|(m, known, _)| *m == method && is_route(known, route));
     found.map_or(RouteRule::Admin, |(_, _, rule)| *rule)

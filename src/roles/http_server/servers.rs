@@ -100,8 +100,8 @@ fn probe(lanes: &Lanes, lane: usize) -> Vec<RedisServer> {
     lanes.probe(lane, ServerQuery::Info).into_iter().map(server).collect()
 }
 
-/// Returns the sizes of the embedded store's file. It reads only metadata, because a process that opens the file
-/// outside SQLite would drop SQLite's locks when it closes the file.
+/// Returns the sizes of the embedded store's file. This function reads only metadata, because a process that opens the
+/// file outside SQLite would drop SQLite's locks when it closes the file.
 fn find_store_file(path: &Path) -> Option<StoreFile> {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let disk = statvfs(path.parent()?).ok()?;

@@ -18,12 +18,12 @@ pub(super) struct SessionSettings {
     pub key: SessionKey,
     /// The name of the cookie.
     pub cookie: String,
-    /// Whether cookies are only sent over TLS.
+    /// Whether browsers send the cookie only over TLS.
     pub is_secure: bool,
 }
 
 impl SessionSettings {
-    /// Reads the key. If the configuration names no file for the key, and there is no key yet, dq makes one. None:
+    /// Reads the key. If the configuration names no file for the key, and there is no key yet, dq makes a key. None:
     /// there is no console.
     pub(super) fn load(settings: &Settings) -> Result<Option<SessionSettings>> {
         let http = &settings.http;

@@ -25,8 +25,8 @@ struct HttpFrontend {
 }
 
 impl Frontend for HttpFrontend {
-    /// The sequence of a request. Requests about the same job have the same sequence, so that no request overtakes an
-    /// earlier request that hangs. Other requests have no order.
+    /// The sequence of a request. Requests about the same job have the same sequence. So if a request hangs, no later
+    /// request about this job overtakes it. Other requests have no order.
     type ReplyAddress = u64;
     type Response = AnswerDelivery;
 
@@ -68,7 +68,7 @@ impl AnswerSender<Result<ApiResponse, Problem>> {
     }
 }
 
-/// How many long reads each client has at a time. Further reads of the client wait.
+/// How many long reads each client may have at a time. Further reads of the client wait.
 const READS_MAX: usize = 2;
 
 /// If further reads of the same client wait, a finished read keeps its turn during a pause. The length of the pause is
@@ -77,14 +77,14 @@ const READS_MAX: usize = 2;
 /// deliveries. A client that reads one page after the other never has this pause.
 const PAUSES: u32 = 3;
 
-/// The longest such pause.
+/// The maximum length of this pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Passes requests to the store's threads. It is cheap to clone.
+/// Passes requests to the store's threads. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct StoreClient {
     submits: Arc<Mutex<Submitter<HttpFrontend>>>,
-    /// For long reads.
+    /// The way to the separate thread for long reads.
     reads: Arc<Mutex<Submitter<HttpFrontend>>>,
     /// The turns of each client for long reads. A client without a long read has no entry.
     turns: Arc<Mutex<HashMap<PoolHolder, Arc<Semaphore>>>>,
@@ -104,8 +104,8 @@ impl StoreClient {
         Ok(StoreClient { submits, reads, turns: Arc::default(), answers, asked, next })
     }
 
-    /// Hands the requests over to the store's threads, forever. It is a separate task, which runs after the handlers
-    /// that are asking now. So their requests go to the store's threads together, and wake the threads once.
+    /// Hands the requests over to the store's threads, forever. This function runs as a separate task, after the
+    /// handlers that are asking now. So their requests go to the store's threads together, and wake the threads once.
     pub(super) async fn hand_over(self) {
         loop {
             self.asked.notified().await;

@@ -1,5 +1,5 @@
-//! A TCP port with a protocol other than HTTP. This file accepts its connections until this process drains, and reads
-//! and writes their bytes.
+//! A TCP port that does not use HTTP. This file accepts the connections of the port until this process drains, and
+//! reads and writes their bytes.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -84,7 +84,7 @@ pub(super) async fn write(stream: &TcpStream, out: &mut Vec<u8>, timeout: Durati
             Err(e) => return Err(e.into()),
         }
     }
-    // A long response does not keep its memory for the life of the connection.
+    // The memory of a long response is freed now, and not at the end of the connection.
     out.clear();
     out.shrink_to(WRITE);
     Ok(())

@@ -75,7 +75,7 @@ pub(super) enum ShownCircuit {
 }
 
 impl ShownCircuit {
-    /// Returns the state of the circuit that the store reports. If the store reports none, the circuit is closed.
+    /// Returns the state of the circuit that the store reports. If the store reports no circuit, the circuit is closed.
     pub(super) fn from_view(view: Option<&CircuitView>) -> ShownCircuit {
         match view.map(|view| view.state) {
             None => ShownCircuit::Closed,

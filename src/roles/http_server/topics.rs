@@ -1,6 +1,6 @@
-//! The routes of topics. They read topics from the registry, and write them there. A change is answered when this
-//! process uses the change, or at the latest 2 seconds after it is written (`SEEN`). The other processes use the change
-//! a moment later.
+//! The routes of topics. The routes read topics from the registry, and write topics to it. A change is answered when
+//! this process uses the change, or at the latest 2 seconds after it is written (`SEEN`). The other processes use the
+//! change a moment later.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ struct TopicChangeResult {
     created: bool,
 }
 
-/// The result of a write, if the registry has answered. A write may be refused because of the topic that was there
+/// The result of a write, if the registry has answered. A write may be refused because of the topic that was registered
 /// before.
 type WriteResult = Result<TopicChangeResult, Problem>;
 

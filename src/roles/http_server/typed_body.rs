@@ -13,7 +13,8 @@ use super::problem::Problem;
 use model::json_time;
 use model::strict_json::UniqueFields;
 
-/// Reads a body, which is one JSON object. A null counts as a missing field, unless the type of the field accepts null.
+/// Reads a body, which is one JSON object. A field with null counts as missing, but a few types of fields accept null
+/// as a value.
 pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
     // Without this check, a list with the values of the fields would be accepted in place of the object.
     if json.trim_ascii_start().first() != Some(&b'{') {
@@ -59,7 +60,7 @@ fn problem(json: &[u8], at: Option<(&str, bool)>, error: &serde_json::Error) -> 
         is_part && fields.get(field).is_some_and(|raw| raw.get().starts_with('['))
     };
     let wanted = match expected {
-        // A JSON text may contain escapes that are not valid Unicode.
+        // If a JSON text contains escapes that are not valid Unicode, the error names no expected type.
         "" | "a string" if at.is_some_and(is_in_list) => "a list of texts",
         "" | "a string" => "a text",
         "a sequence" => "a list",
@@ -124,7 +125,7 @@ impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for BoundedNumber<
     }
 }
 
-/// Returns the error for a value that is not `wanted`.
+/// Returns the error for a wrong value. `wanted` describes the valid values.
 pub(super) fn invalid<E: serde::de::Error>(wanted: &str) -> E {
     E::invalid_value(Unexpected::Other("this"), &wanted)
 }

@@ -70,7 +70,7 @@ impl RequestEffect {
         }
     }
 
-    /// Returns the refusal of a batch or reserve if the pool has no room for its answer. A refused one has changed
+    /// Returns the refusal of a batch or reserve if the pool has no room for its answer. A refused request has changed
     /// nothing.
     pub(super) fn refusal(self, pool: &ResourcePool, holder: Option<&PoolHolder>) -> Option<Response> {
         let is_full =

@@ -86,7 +86,7 @@ impl Api {
         WaitingTopic { undelivered, pause, circuit: circuit.map(circuit_reason), ..WaitingTopic::default() }
     }
 
-    /// Returns what the audit log says about the pause of a topic. Only administrators see who paused it.
+    /// Returns what the audit log says about the pause of a topic. Only administrators see who paused the topic.
     async fn pause_of(&self, name: &TopicName, requester: &CallerContext) -> Pause {
         // The log has the latest entry first. A repeated pause changes nothing, so the earliest pause since the last
         // resume counts.
@@ -121,8 +121,8 @@ impl Api {
     }
 
     /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet
-    /// does not wait for the limits of its topic. If its topic has `job_hosts`, the job may have been postponed because
-    /// of the limits of a host.
+    /// does not wait for the limits of its topic. But if its topic has `job_hosts`, the job may have been postponed
+    /// because of the limits of a host.
     async fn add_limits(&self, view: &StoredJob, topic: &mut WaitingTopic) {
         let name = &view.key.topic;
         let Ok(known) = self.topic(name) else { return };
@@ -155,7 +155,7 @@ impl Api {
         }
     }
 
-    /// Returns the limits of a URL's host, if it has any.
+    /// Returns the limits of a URL's host, if the host has limits.
     fn host_limit(&self, url: &str) -> Option<&HostLimit> {
         let uri: Uri = url.split('#').next()?.parse().ok()?;
         self.settings.consume.host_limits.iter().find(|limit| limit.host.matches(&uri))

@@ -119,7 +119,7 @@ impl Follower {
     }
 
     fn step(&mut self) -> Result<()> {
-        if self.is_written_over() {
+        if self.has_changed_file() {
             self.passed_on = None;
         }
         let open = match &mut self.open {
@@ -128,8 +128,15 @@ impl Follower {
         };
         let revision = open.revision()?;
         if self.mail_at.is_some_and(|at| Instant::now() >= at) {
-            *lock(&self.php) = PhpMail::from_row(open.php_alert()?);
             self.mail_at = Some(Instant::now() + MAIL_PERIOD);
+            match open.php_alert() {
+                Ok(row) => *lock(&self.php) = PhpMail::from_row(row),
+                // The table belongs to the PHP daemon, and may be missing. A database that does not answer fails below.
+                Err(e) => {
+                    let line = format!("cannot read the mail server in dq_alert: {e}; using the last one");
+                    log_once(&mut self.logged, line);
+                }
+            }
         }
         if self.passed_on == Some(revision) {
             return Ok(());
@@ -158,17 +165,14 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether somebody has overwritten the snapshot since the last check. (During a rolling restart, the previous
-    /// release also writes the snapshot, without the parts that it does not know.) If so, the contents are checked
-    /// again.
-    fn is_written_over(&mut self) -> bool {
-        let Ok(file) = std::fs::metadata(Snapshot::file(&self.settings.run_dir)) else { return false };
-        let file = Some((file.ino(), file.mtime(), file.mtime_nsec()));
-        if std::mem::replace(&mut self.looked_at, file) == file {
-            return false;
-        }
-        let known = Snapshot::read(&self.settings.run_dir).ok().flatten();
-        known.is_some_and(|(known, _)| known.source == self.registry.to_string())
+    /// Returns whether the snapshot is another file than at the last check, or is gone. If so, its contents are checked
+    /// again. During a rolling restart, the previous release also writes the snapshot, without the parts that it does
+    /// not know. A generation with another registry writes its own contents. If that generation is given up, its
+    /// contents must not stay.
+    fn has_changed_file(&mut self) -> bool {
+        let file = std::fs::metadata(Snapshot::file(&self.settings.run_dir)).ok();
+        let file = file.map(|file| (file.ino(), file.mtime(), file.mtime_nsec()));
+        std::mem::replace(&mut self.looked_at, file) != file || file.is_none()
     }
 
     /// Logs entries of the registry that are not used or have a problem, each line once.
@@ -189,11 +193,13 @@ impl Follower {
             }
             says.extend(topic.problem().map(|problem| format!("topic {name}: {problem}")));
         }
-        for line in says {
-            if !self.logged.contains(&line) {
-                log::warn!("{line}");
-                self.logged.insert(line);
-            }
-        }
+        says.into_iter().for_each(|line| log_once(&mut self.logged, line));
+    }
+}
+
+fn log_once(logged: &mut HashSet<String>, line: String) {
+    if !logged.contains(&line) {
+        log::warn!("{line}");
+        logged.insert(line);
     }
 }

@@ -2,9 +2,10 @@
 //! the state of the connection, and the locks of the owners of its leases. A client notices nothing.
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
-//! does nothing with the connection until it has the answer. It continues to serve the connection only if the next
-//! process cannot have taken the connection. The next process first answers that it takes the connection, and uses the
-//! connection only after this answer. docs/internals/BEANSTALK.md says what a crash between two steps does.
+//! does nothing with the connection until it has the answer. The draining process continues to serve the connection
+//! only if the next process cannot have taken the connection. The next process first answers that it takes the
+//! connection, and uses the connection only after this answer. docs/internals/BEANSTALK.md says what a crash between
+//! two steps does.
 //!
 //! The pauses of tubes are passed first, because only the draining process knows them.
 //!
@@ -232,8 +233,8 @@ impl HandoffSocket {
                 Ok(None) => {
                     wait_readable(&[self.socket.as_fd()], Some(until)).map(drop).map_err(unknown)?;
                 }
-                // The next process answers before it uses a connection. It has ended without an answer, so it never
-                // uses this connection.
+                // The next process answers before it uses a connection. Here, it has ended without an answer, so it
+                // never uses this connection.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                     return Err(OfferError { error, may_be_taken: false });
                 }

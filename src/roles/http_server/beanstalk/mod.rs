@@ -1,4 +1,4 @@
-//! The port for clients of beanstalkd (docs/BEANSTALK.md). Its tubes are pull topics.
+//! The port for clients of beanstalkd (docs/BEANSTALK.md). The tubes of this port are pull topics.
 //!
 //! `session` is the state of a connection. `commands` carries out its commands, `puts` stores jobs, `reserving` waits
 //! for jobs, and `kicks` shows and kicks jobs. `port` is what the connections share. `handoff` and `takeover` pass
@@ -152,8 +152,8 @@ enum AfterCommands {
 struct BeanstalkConnection {
     stream: TcpStream,
     peer: IpAddr,
-    /// How long the connection may be idle. A response may also wait for this time while the client reads nothing of
-    /// it.
+    /// How long the connection may be idle. The same time limits how long a response waits while the client reads
+    /// nothing.
     idle_timeout: Duration,
     holder: PoolHolder,
     /// Bytes that have arrived and are not decoded yet: up to [`READ`] bytes, or the bytes that the previous process
@@ -193,7 +193,8 @@ impl BeanstalkConnection {
                 let may_end = !session.has_jobs();
                 let forgets_at = session.held().forgets_at().unwrap_or_else(Instant::now);
                 tokio::select! {
-                    // No command is lost here: a command that has not arrived completely has had no effect.
+                    // The connection can end or be passed on here, because a command that has not arrived completely
+                    // has had no effect.
                     () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
                     // The next pass of the loop calls `has_jobs`, which forgets a lease that has ended. If no other

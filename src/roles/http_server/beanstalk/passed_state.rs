@@ -107,7 +107,7 @@ struct PassedJob {
     attempt: u32,
     began_ms: i64,
     ttr_ms: u64,
-    /// The time until the lease of this job ends. This is a duration, because an `Instant` cannot be serialized.
+    /// The time until the lease of this job ends. The field is a duration, because an `Instant` cannot be serialized.
     left_ms: u64,
     /// The tag of the owner of the lease.
     owner: String,

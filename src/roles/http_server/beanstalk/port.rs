@@ -22,7 +22,7 @@ use model::topic::{Topic, Topics};
 use protocol::beanstalk::{ServerStats, TubeName};
 use role::lock;
 
-/// What the connections of the port share. It is cheap to clone.
+/// What the connections of the port share. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct BeanstalkPort {
     pub api: Api,

@@ -30,7 +30,8 @@ use store::{DeadLetterSelection, LeasedJob, Outcome, OwnerTag, Settlement};
 /// The maximum length of one wait for jobs. If no job has come, the next wait begins.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// A reserved job that the client does not know yet. If it is dropped, the job is handed back.
+/// A reserved job that the client does not know yet. If this value is dropped before `accept` is called, the job is
+/// handed back.
 pub(super) struct NewlyReserved {
     reserved: Option<ReservedLease>,
     pull: PullHandle,

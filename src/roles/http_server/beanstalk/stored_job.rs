@@ -1,8 +1,8 @@
 //! How a job of beanstalkd is stored. Pure.
 //!
-//! The body is a JSON string: the text, if the bytes are text. Otherwise it is base64, and the header `beanstalk-body`
-//! says so. Delay and TTR are headers. A release or a bury may set a new priority or delay. These values are also
-//! written in the attempt that ends. One settlement stores the values and the attempt.
+//! The body is a JSON string: the text, if the bytes are text. If the bytes are not text, the string is base64, and the
+//! header `beanstalk-body` is `base64`. Delay and TTR are headers. A release or a bury may set a new priority or delay.
+//! These values are also written in the attempt that ends. One settlement stores the values and the attempt.
 
 use std::fmt;
 use std::time::Duration;

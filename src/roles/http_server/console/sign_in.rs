@@ -296,8 +296,8 @@ pub(in super::super) async fn first_account(api: Api) {
             made => break made,
         }
     };
-    // The log names the file only after all processes of this host know the account, so that the password works at
-    // once.
+    // The log names the file only after this process knows the account. So the password works as soon as somebody reads
+    // the log.
     if let Ok(Some(_)) = made {
         api.known(|tokens| tokens.iter().any(Token::is_account)).await;
     }

@@ -4,10 +4,11 @@ use serde_json::{Map, Value};
 
 use super::shape::resolved;
 
-/// How deep an example of a body may be. A schema may contain itself.
+/// The maximum depth of an example of a body. There is a limit, because a schema may contain itself.
 const DEPTH_MAX: usize = 6;
 
-/// Returns the command for an operation. `DQ` is the beginning of the URL, and `TOKEN` the token.
+/// Returns the command for an operation. In the command, the shell variable `DQ` has the beginning of the URL, and
+/// `TOKEN` has the token.
 pub(super) fn command(document: &Value, method: &str, path: &str, operation: &Value) -> String {
     let mut url = path.to_owned();
     let mut query = String::new();
@@ -73,7 +74,7 @@ fn example(document: &Value, schema: &Value, depth: usize) -> Value {
     }
 }
 
-/// Returns a word for a shell.
+/// Returns a word in quotes for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -24,7 +24,7 @@ pub(super) fn code(text: &str) -> String {
 /// Returns sentences as HTML. Backticks in the text mark code.
 pub(super) fn prose(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
-    // Without a second backtick, the last backtick marks nothing.
+    // If the number of backticks is odd, the last backtick marks nothing.
     let is_paired = parts.len() % 2 == 1;
     let mut html = String::with_capacity(text.len() + 16);
     for (at, part) in parts.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! `/docs`: the document of `/openapi.json` as a page for people. The page is rendered here, without a script or any
-//! other file. So it also works without a console, and it can be saved. It shows everything that the document says.
-//! Parts that the renderer does not know are shown unchanged.
+//! other file. So the page also works without a console, and people can save it. The page shows everything that the
+//! document says. Parts that the renderer does not know are shown unchanged.
 //!
 //! Begin with `page`.
 

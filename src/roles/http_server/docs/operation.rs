@@ -1,4 +1,4 @@
-//! An operation as HTML: what it does, its parameters, its body, its answers and errors, an example. Pure.
+//! An operation as HTML: what it does, its parameters, its body, its answers and errors, and an example. Pure.
 
 use serde_json::Value;
 

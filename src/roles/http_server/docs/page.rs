@@ -58,7 +58,7 @@ pub(super) fn render(document: &Value, style: &str) -> String {
     html
 }
 
-/// Returns what is true for all operations: how to read the examples, and who may call.
+/// Returns the text that applies to all operations: how to read the examples, and who may call.
 fn head(document: &Value) -> String {
     let mut html = "<p>The same as data: <a href=\"/openapi.json\">/openapi.json</a>. In the examples, <code>DQ</code> is \
         the address of the daemon, and <code>TOKEN</code> a token:</p>\n\
@@ -116,7 +116,7 @@ fn group_id(name: &str) -> String {
     escaped(&format!("group-{}", name.replace(' ', "-")))
 }
 
-/// Returns the list of operations, with a link to each.
+/// Returns the list of operations, with a link to each operation.
 fn index(groups: &[(&str, &str, Vec<&OpenApiOperation<'_>>)], document: &Value) -> String {
     let mut html = "<nav aria-label=\"Operations\">\n".to_owned();
     for (name, _, members) in groups {

@@ -7,7 +7,7 @@ use super::html::{code, escaped, prose, table};
 /// The beginning of a reference to a schema of the document.
 const REFERENCE: &str = "#/components/schemas/";
 
-/// The words for bounds.
+/// The keywords of a schema that set bounds, each with the words that the page shows for it.
 const BOUNDS: [(&str, &str); 8] = [
     ("minimum", "At least"),
     ("maximum", "At most"),

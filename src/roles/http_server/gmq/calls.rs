@@ -39,7 +39,7 @@ const TTR: &str = "gmq-ttr";
 /// The header that keeps the delay of a job, in seconds.
 const DELAY: &str = "gmq-delay";
 
-/// What the connections of the port share. It is cheap to clone.
+/// What the connections of the port share. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct GmqPort {
     pub api: Api,
@@ -194,7 +194,7 @@ impl GmqPort {
         })
     }
 
-    /// Pops a job of the first topic that has one. Waits for up to two seconds. None: no job came.
+    /// Pops a job of the first topic that has a job. Waits for up to two seconds. None: no job came.
     pub(super) async fn pop(
         &self,
         topics: Vec<TopicName>,
@@ -235,7 +235,8 @@ impl GmqPort {
             if self.settle(&last, Outcome::Ack).await? {
                 return Ok(Some(popped));
             }
-            // The lease had ended. Its job is leased again, perhaps for another client.
+            // The lease had ended before it was settled. So the client must not get this job, which may be leased
+            // again, perhaps for another client. This call looks for another job.
             drop(popped);
             if Instant::now() >= until {
                 return Ok(None);

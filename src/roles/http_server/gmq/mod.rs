@@ -1,4 +1,4 @@
-//! The port for clients of gmq-redis (docs/GMQ.md). They push, pop and ack jobs of pull topics.
+//! The port for clients of gmq-redis (docs/GMQ.md). The clients push, pop and ack jobs of pull topics.
 //!
 //! `calls` carries out the calls. `last_reserves` knows which lease an ack means. This file has the connections. A
 //! connection has no state. After it is closed, its client can do everything on another connection. When this process
@@ -6,7 +6,7 @@
 //! (`succession`).
 //!
 //! Pushes and acks of a connection are carried out in their order. Clients in Go use one connection for many calls at a
-//! time. So a pop that waits does not delay other calls, unless `POPS_MAX` pops wait.
+//! time. So a pop that waits does not delay other calls. Only if `POPS_MAX` pops wait, further calls wait, too.
 //!
 //! | a crash, or the end of the connection, | then |
 //! |---|---|
@@ -72,7 +72,8 @@ async fn serve(port: GmqPort, stream: TcpStream, ip: IpAddr, place: ConnectionGu
 /// An open connection.
 struct GmqConnection {
     stream: TcpStream,
-    /// How long the connection may be idle. An answer may also wait for this time while the client reads nothing of it.
+    /// How long the connection may be idle. The same time limits how long an answer waits while the client reads
+    /// nothing.
     idle_timeout: Duration,
     port: GmqPort,
     holder: PoolHolder,
@@ -95,7 +96,7 @@ impl GmqConnection {
                     let (id, popped) = popped?;
                     self.answer_pop(&id, popped).await?;
                 }
-                // A request that has not arrived completely has had no effect.
+                // The connection can end here, because a request that has not arrived completely has had no effect.
                 () = closed(&mut closing), if is_idle => {
                     self.port.succession.pass_on().await;
                     return Ok(());
@@ -127,7 +128,7 @@ impl GmqConnection {
         }
     }
 
-    /// Carries out a call. A pop begins to wait.
+    /// Carries out a call. For a pop, starts a task that waits for a job.
     async fn take(&mut self, GmqRequest { id, call }: GmqRequest) -> anyhow::Result<()> {
         let done = match call {
             Ok(Call::Push(push)) => self.port.push(push).await.map(|()| GmqResponse::Pushed).map_err(failed),
@@ -149,7 +150,7 @@ impl GmqConnection {
         if self.out.len() > WRITE { self.write().await } else { Ok(()) }
     }
 
-    /// Answers one of the pops that wait.
+    /// Waits until one of the waiting pops ends, and answers this pop.
     async fn wait_for_pop(&mut self) -> anyhow::Result<()> {
         if let Some(popped) = self.pops.join_next().await {
             let (id, popped) = popped?;

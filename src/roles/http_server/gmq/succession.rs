@@ -14,7 +14,7 @@ use super::last_reserves::LastLeases;
 use host::now_ms;
 use role::lock;
 
-/// The last leases, and their file. It is cheap to clone.
+/// The last leases, and their file. The value is cheap to clone.
 #[derive(Clone)]
 pub(super) struct LeasesFile {
     path: PathBuf,
@@ -25,9 +25,9 @@ pub(super) struct LeasesFile {
 /// What this process knows of the file.
 #[derive(Default)]
 struct LeasesFileState {
-    /// The inode and the time of the file that was read or written last.
+    /// The inode and the modification time that the file had when this process last read it.
     seen: Option<(u64, i64, i64)>,
-    /// How many leases were noted when the file was written.
+    /// How many leases were noted when this process last wrote the file.
     written: Option<u64>,
 }
 

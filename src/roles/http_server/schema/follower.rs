@@ -26,7 +26,7 @@ pub(in super::super) struct Follower {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
     body: Option<serde_json::Value>,
-    /// What follows this job in turn.
+    /// The jobs that follow this job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Value>, required = false)]
     then: Vec<serde_json::Value>,

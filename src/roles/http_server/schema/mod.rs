@@ -106,7 +106,7 @@ pub(super) fn job_url() -> Schema {
         .into()
 }
 
-/// What follows a job.
+/// The jobs that follow a job.
 pub(super) fn then() -> Schema {
     let follower = || {
         ObjectBuilder::new()

@@ -1,4 +1,5 @@
-//! The schemas of a topic in requests and responses. They are made from the list of settings that `Topic` declares.
+//! The schemas of a topic in requests and responses. The schemas are made from the list of settings that `Topic`
+//! declares.
 
 use std::borrow::Cow;
 
@@ -11,7 +12,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use model::topic::{Setting, SettingKind, Topic};
 
-/// A topic to register, or the settings of a topic to change. It describes the request; no value of it exists.
+/// A topic to register, or the settings of a topic to change. The type only describes the request. No value of the type
+/// exists.
 pub(in super::super) enum TopicRequestSchema {}
 
 impl PartialSchema for TopicRequestSchema {
