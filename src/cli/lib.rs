@@ -42,6 +42,7 @@ mod move_registry;
 mod move_store;
 mod node_table;
 mod nodes;
+mod outbox;
 mod own_daemon;
 mod progress;
 mod receiver;

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::backup::{check_unused, stopped_daemon};
 use super::file_owner::refuse_root;
 use super::move_registry;
+use super::outbox::check_outbox;
 use super::progress::Progress;
 use super::show::{counted, json_line};
 use model::job::{State, TopicName};
@@ -78,7 +79,9 @@ struct JobAndRecordCounts {
 impl NamedStore {
     fn open(settings: &Settings) -> Result<NamedStore> {
         let name = settings.store.to_string();
-        let store = open_to_move(&settings.store, &settings.run_dir)
+        // Nobody runs in this folder. In the run_dir itself, this command holds the lock. So the first of two files would
+        // be noted there as the file of the daemon, and the second one would be refused.
+        let store = open_to_move(&settings.store, &settings.run_dir.join("move"))
             .with_context(|| format!("cannot open the store {name}"))?;
         Ok(NamedStore { store, name })
     }
@@ -132,19 +135,6 @@ impl NamedStore {
             }
         }
     }
-
-    /// Fails if the outbox has entries. Only timers make jobs from these entries, and no timer runs during a move.
-    fn check_outbox(&mut self) -> Result<()> {
-        let entries = self.store.outbox()?.entries;
-        if entries > 0 {
-            bail!(
-                "the outbox of the store {} still has {entries} entries about what follows ended jobs. Start dq with it, wait until \
-                 dq doctor does not name the outbox, and stop dq again",
-                self.name
-            );
-        }
-        Ok(())
-    }
 }
 
 fn all_answer(away: &[String]) -> Result<()> {
@@ -180,12 +170,12 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
         let contents = from.contents()?;
         return print_summary(arguments, &contents, None, &new.store.to_string());
     }
+    if arguments.give_up {
+        return give_up(&mut from, &new);
+    }
     make_folder_of(new.store.file())?;
     make_folder_of(new.registry.as_ref().and_then(RegistrySettings::file))?;
     let mut to = NamedStore::open(&new)?;
-    if arguments.give_up {
-        return give_up(&mut from, &mut to);
-    }
     let copy_registry = || {
         let copied = move_registry::copy(&old, &new, arguments.replace_registry)?;
         if let (false, Some((copied, to))) = (arguments.json, &copied) {
@@ -248,8 +238,9 @@ fn move_jobs(
         (_, Some(other)) => bail!("the store {}: {other}", to.name),
         (_, None) => check_empty(to)?,
     }
-    from.check_outbox()?;
-    to.check_outbox()?;
+    for end in [&mut *from, &mut *to] {
+        check_outbox(end.store.as_mut(), &format!("the store {}", end.name))?;
+    }
     let copied = copy_registry()?;
     from.set_mark(Some(&leaves))?;
     to.set_mark(Some(&takes))?;
@@ -330,27 +321,39 @@ fn compare(old: &[(TopicName, JobAndRecordCounts)], new: &[(TopicName, JobAndRec
     );
 }
 
-fn give_up(from: &mut NamedStore, to: &mut NamedStore) -> Result<()> {
-    let leaves = StoreMoveMark::Leaves(to.name.clone());
-    match (from.mark()?, to.mark()?) {
-        (Some(mark), other) if mark == leaves => {
-            let given_up = StoreMoveMark::GivenUp(from.name.clone());
-            if other.is_some() {
-                to.set_mark(Some(&given_up))?;
-            }
-            from.set_mark(None)?;
-            println!("the move is given up: dq starts with the store {} again", from.name);
-            if other.is_some() {
-                println!(
-                    "the store {} has some of the jobs: empty it before it is used (docs/MOVE.md)",
-                    to.name
-                );
-            }
-            Ok(())
-        }
-        (Some(mark), _) => bail!("the store {}: {mark}", from.name),
-        (None, _) => bail!("no move of the store {} to {} was begun", from.name, to.name),
+fn give_up(from: &mut NamedStore, new: &Settings) -> Result<()> {
+    let to = new.store.to_string();
+    match from.mark()? {
+        Some(mark) if mark == StoreMoveMark::Leaves(to.clone()) => {}
+        Some(mark) => bail!("the store {}: {mark}", from.name),
+        None => bail!("no move of the store {} to {to} was begun", from.name),
     }
+    // The move has not ended, so the old store has all jobs. If the new store cannot be marked now, it still has the
+    // mark that it does not have all jobs. So no daemon starts with it.
+    let marked = mark_given_up(&from.name, new);
+    from.set_mark(None)?;
+    println!("the move is given up: dq starts with the store {} again", from.name);
+    match marked {
+        Ok(false) => {}
+        Ok(true) => {
+            println!("the store {to} has some of the jobs: empty it before it is used (docs/MOVE.md)")
+        }
+        Err(e) => println!("the store {to} may have some of the jobs: empty it before it is used ({e:#})"),
+    }
+    Ok(())
+}
+
+/// Marks the new store of a move that is given up. Returns whether it has some of the jobs.
+fn mark_given_up(from: &str, new: &Settings) -> Result<bool> {
+    if new.store.file().is_some_and(|file| !file.exists()) {
+        return Ok(false);
+    }
+    let mut to = NamedStore::open(new)?;
+    let has_some = to.mark()?.is_some();
+    if has_some {
+        to.set_mark(Some(&StoreMoveMark::GivenUp(from.to_owned())))?;
+    }
+    Ok(has_some)
 }
 
 fn print_summary(

@@ -59,7 +59,7 @@ pub use redis::{
 };
 pub use reserver::{RESERVER_NAME_MAX, Reserver};
 pub use spool::{Spool, SpoolState};
-pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
+pub use sqlite::{HeldTurn, SqliteStore, move_mark_of, unfinished_replacement};
 pub use take_over::{MovableStore, StoreMoveMark};
 
 use model::destination::Destination;

@@ -239,8 +239,11 @@ fn a_restore_follows_the_link_of_a_store() {
     }
     std::fs::rename(&store, disk.join("jobs.db")).unwrap();
     std::os::unix::fs::symlink("../disk/jobs.db", &store).unwrap();
+    // The jobs were moved to another store, which was lost later. The mark must not keep dq from the restored jobs.
+    std::fs::write(dir.join("var/dq.db-moved"), "left redis under dq\n").unwrap();
     let (code, out, err) = run(dir, &["restore", "--replace", &file]);
     assert_eq!(code, 0, "{out}{err}");
+    assert!(dir.join("var/dq.db.before-restore-moved").exists() && !dir.join("var/dq.db-moved").exists());
     assert!(store.symlink_metadata().unwrap().is_symlink(), "{out}");
     assert!(disk.join("jobs.db.before-restore").exists() && disk.join("jobs.db").is_file(), "{out}");
     let db = Connection::open(&store).unwrap();
@@ -278,6 +281,11 @@ fn a_restore_refuses_what_would_lose_something() {
     let opened = store::SqliteStore::open(Path::new(&db), &var.join("run"), 0);
     assert!(opened.is_err_and(|e| e.to_string().contains("did not end")));
     std::fs::remove_file(&note).unwrap();
+    // The store takes part in a move.
+    let mark = var.join("dq.db-moved");
+    std::fs::write(&mark, "leaves redis under dq\n").unwrap();
+    refuses(dir, &["restore", "--replace", &file], "its jobs are being moved to redis under dq");
+    std::fs::remove_file(&mark).unwrap();
     // Another process has the store open.
     let import = Connection::open(&db).unwrap();
     import.query_row("SELECT count(*) FROM job", [], |_| Ok(())).unwrap();

@@ -358,6 +358,42 @@ fn a_move_that_is_given_up_leaves_the_old_store() {
 }
 
 #[test]
+fn a_move_is_given_up_although_the_new_store_is_gone() {
+    let mut stage = Stage::new(1);
+    let mut old = stage.open("old").unwrap();
+    fill(old.as_mut());
+    drop(old);
+    let mut run = stage.command("old", "redis", &[]).stderr(Stdio::null()).spawn().unwrap();
+    eventually(10 * SECOND, "jobs on Redis", || {
+        (!stage.nodes[0].cli(&["KEYS", "*b:a"]).trim().is_empty()).then_some(())
+    });
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(stage.open("old").is_err());
+    stage.nodes.clear();
+    let given_up = words(&stage.move_jobs("old", "redis", &["--give-up"]));
+    assert!(given_up.contains("the move is given up") && given_up.contains("may have some"), "{given_up}");
+    assert_eq!(stage.open("old").unwrap().counts().unwrap().len(), 2);
+}
+
+#[test]
+fn jobs_move_to_another_file_after_a_daemon_has_run() {
+    let stage = Stage::new(0);
+    let mut old = stage.open("old").unwrap();
+    fill(old.as_mut());
+    let before = dump(old.as_mut());
+    drop(old);
+    // A daemon leaves its file when it ends.
+    let run_dir = stage.dir.path().join("run");
+    std::fs::create_dir_all(&run_dir).unwrap();
+    std::fs::write(run_dir.join("dq-master.pid"), "").unwrap();
+    let done = words(&stage.move_jobs("old", "new", &[]));
+    assert!(done.contains("moved to"), "{done}");
+    compare(&dump(stage.open("new").unwrap().as_mut()), &before);
+    assert!(stage.open("old").is_err(), "its jobs were moved");
+}
+
+#[test]
 fn a_leased_job_waits_for_the_end_of_its_lease() {
     let stage = Stage::new(1);
     let mut old = stage.open("old").unwrap();

@@ -17,9 +17,9 @@ use super::{check_unused, embedded, is_full, stopped_daemon};
 use super::{checksum, seal};
 use crate::show::{counted, json_line, moment};
 use host::now_ms;
-use model::settings::files::{LOG, LOGS, TURN_FILES, beside, database_files};
+use model::settings::files::{LOG, LOGS, MOVED, TURN_FILES, beside, database_files};
 use model::settings::{RegistrySettings, Settings};
-use store::{HeldTurn, SqliteStore, unfinished_replacement};
+use store::{HeldTurn, SqliteStore, StoreMoveMark, move_mark_of, unfinished_replacement};
 
 /// The end of the names that old files get.
 const ASIDE: &str = ".before-restore";
@@ -80,8 +80,19 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     if let Some(why) = unfinished_replacement(store) {
         bail!(why);
     }
+    match move_mark_of(store)? {
+        // A move that goes on would continue with the jobs of the backup.
+        Some(mark @ (StoreMoveMark::Leaves(_) | StoreMoveMark::Takes(_))) => {
+            bail!("{}: {mark}", store.display())
+        }
+        // With `--replace`, the mark gets another name, like the other files of the old store.
+        Some(StoreMoveMark::Left(_) | StoreMoveMark::GivenUp(_)) | None => {}
+    }
     let targets = targets(&settings, store, &backup)?;
-    let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(FileToRestore::in_the_way).collect() };
+    let mark = Some(beside(store, MOVED)).filter(|mark| mark.exists());
+    let in_the_way = || -> Vec<PathBuf> {
+        targets.iter().flat_map(FileToRestore::in_the_way).chain(mark.clone()).collect()
+    };
     check_free(&in_the_way(), arguments.replace)?;
     check_unused(store)?;
     // `check_unused` has opened the store, and SQLite may have made a `-wal` file. So the files are listed again.
@@ -218,11 +229,11 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
     }
 }
 
-/// Returns the name that an old file gets. The name of a log keeps its ending, so that the log still belongs to its
+/// Returns the name that an old file gets. The name of a log or a mark keeps its ending, so that it still belongs to its
 /// database.
 fn old_name(path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
-    for log in LOGS {
+    for log in LOGS.into_iter().chain([MOVED]) {
         if let Some(database) = name.strip_suffix(log) {
             return format!("{database}{ASIDE}{log}").into();
         }

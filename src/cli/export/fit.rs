@@ -2,7 +2,7 @@
 
 use super::super::import::known::KnownTopicsAndNodes;
 use model::job::TopicName;
-use model::topic::{DeliveryMode, Method, Payload};
+use model::topic::{DONE_SUFFIX, DeliveryMode, Method, Payload};
 use store::StoredJob;
 
 /// The topics that the PHP daemon knows, and whether jobs may lose data.
@@ -45,6 +45,9 @@ impl PhpCompatibility {
     }
 
     fn check_topic(&self, name: &TopicName) -> Result<(), &'static str> {
+        if name.as_str().ends_with(DONE_SUFFIX) {
+            return Err("it is an event about an ended job, and the PHP daemon has no such events");
+        }
         if self.known.php_topics.as_ref().is_some_and(|topics| !topics.contains(name.as_str())) {
             return Err("its topic is in no row of dq_topic, so the PHP daemon would drop it");
         }
@@ -120,6 +123,7 @@ mod tests {
         let reason = |topic: &str| fit.check(&job(topic)).err().unwrap_or_default();
         assert_eq!((reason("push"), reason("unknown")), ("", ""));
         assert!(reason("pull").contains("pull topic") && reason("bare").contains("no callback"));
+        assert!(reason("push.on_done").contains("no such events"));
         let path = Destination::from_path("/a").unwrap();
         let own = StoredJob { headers: Headers::default().with_destination(Some(path)), ..job("push") };
         assert!(fit.check(&own).unwrap_err().contains("path or URL"));

@@ -15,13 +15,14 @@ use clap::Subcommand;
 
 use self::fit::PhpCompatibility;
 use self::give_back::Export;
-use super::backup::stopped_daemon;
+use super::backup::{check_unused, stopped_daemon};
 use super::file_owner::refuse_root;
 use super::import::activity;
 use super::import::address::addresses;
 use super::import::known::KnownTopicsAndNodes;
 use super::import::source::Source;
 use super::import::{clock, describe};
+use super::outbox::check_outbox;
 use super::progress::Progress;
 use super::spool::SpoolUsage;
 use model::settings::RegistrySettings;
@@ -97,6 +98,9 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     refuse_root(&settings, "dq export php-dq")?;
     // While this lock is held, no daemon starts in the run_dir.
     let _lock = stopped_daemon(&settings)?;
+    if !arguments.dry_run {
+        settings.store.file().map_or(Ok(()), check_unused)?;
+    }
     if let Some(fill) = SpoolUsage::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
         bail!("{} changes wait in the spool: start dq, and wait until `dq status` shows none", fill.entries);
     }
@@ -124,6 +128,9 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     }
     let mut store =
         store::open(&settings.store.without_spool(), &settings.run_dir).context("cannot open the store")?;
+    if !arguments.dry_run {
+        check_outbox(store.as_mut(), "this store")?;
+    }
     let total = store.counts()?.iter().map(|topic| topic.delayed + topic.ready + topic.leased).sum();
     let progress = Progress::begin(total, "jobs");
     let (clock, dry_run) = (clock(&settings)?, arguments.dry_run);

@@ -24,6 +24,9 @@ pub const SENDER: &str = "-sender";
 /// For the spool: the note about the daemon that uses the spool.
 pub const SPOOL_OWNER: &str = "-owner";
 
+/// The mark of a store that was moved, or is being moved.
+pub const MOVED: &str = "-moved";
+
 /// The ends of the names of the files that SQLite makes beside a database. Each of these files belongs to one database.
 pub const LOGS: [&str; 3] = [LOG, SHARED_MEMORY, JOURNAL];
 

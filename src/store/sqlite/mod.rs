@@ -52,6 +52,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OpenFlags};
 
 pub use hung_bell::SocketBell;
+pub use take_over::move_mark_of;
 pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
@@ -116,7 +117,7 @@ impl SqliteStore {
     /// file that the daemon uses is opened (`host::used_file`). Adds are refused while the disk has fewer than
     /// `min_free` bytes left.
     pub fn open(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
-        match take_over::mark_of(path) {
+        match move_mark_of(path) {
             Ok(None) => SqliteStore::open_marked(path, run_dir, min_free),
             Ok(Some(mark)) => Err(StoreError::Unavailable(format!("{}: {mark}", path.display()))),
             Err(e) => Err(StoreError::Unavailable(e.to_string())),
@@ -232,6 +233,12 @@ impl SqliteStore {
         }
     }
 
+    /// Copies the log into the file, if the log is long.
+    fn carry_over_log(&mut self) -> Result<()> {
+        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, CheckpointMode::Reused)?;
+        Ok(())
+    }
+
     /// Returns the number of a topic, without a transaction. None: the topic never had a job.
     fn topic(&mut self, name: &TopicName) -> Result<Option<i64>> {
         let mut read = WriteTransaction::begin(&self.db, &self.topics, self.record_budget);
@@ -265,7 +272,7 @@ impl Maintenance for SqliteStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, CheckpointMode::Reused)?;
+        self.carry_over_log()?;
         let again = trim_when_due(self, |store| &mut store.trim_at)?;
         let others = [self.give_pages_back()?, self.finish_erasures()?];
         Ok(others.into_iter().flatten().chain([again]).min())

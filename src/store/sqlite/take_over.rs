@@ -21,14 +21,15 @@ use crate::{Result, StoreError, StoredJob};
 use model::job::State;
 use model::record::JobRecord;
 use model::settings::beside;
+use model::settings::files::MOVED;
 
 /// Returns the file that has the mark of a store.
 fn mark_file(database: &Path) -> PathBuf {
-    beside(database, "-moved")
+    beside(database, MOVED)
 }
 
-/// Returns the mark of a store.
-pub(super) fn mark_of(database: &Path) -> io::Result<Option<StoreMoveMark>> {
+/// Returns the mark of the embedded store with this file.
+pub fn move_mark_of(database: &Path) -> io::Result<Option<StoreMoveMark>> {
     match fs::read_to_string(mark_file(database)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
@@ -149,7 +150,7 @@ fn place_records(w: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
 
 impl MovableStore for SqliteStore {
     fn move_mark(&mut self) -> Result<Option<StoreMoveMark>> {
-        mark_of(&self.path).map_err(|e| StoreError::Unavailable(e.to_string()))
+        move_mark_of(&self.path).map_err(|e| StoreError::Unavailable(e.to_string()))
     }
 
     fn set_move_mark(&mut self, mark: Option<&StoreMoveMark>) -> Result<()> {
@@ -163,14 +164,16 @@ impl MovableStore for SqliteStore {
                 State::Leased => put_job(w, &without_lease(job)),
                 _ => put_job(w, job),
             })
-        })
+        })?;
+        self.carry_over_log()
     }
 
     fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()> {
         self.write(CommitDurability::Normal, |w| {
             w.db.execute_batch(COLLECTED)?;
             records.iter().try_for_each(|record| collect_record(w, record))
-        })
+        })?;
+        self.carry_over_log()
     }
 
     fn end_take_over(&mut self) -> Result<()> {

@@ -1,0 +1,17 @@
+//! Checks that no job is still to be made from the outbox of a store.
+
+use anyhow::{Result, bail};
+
+use store::Store;
+
+/// Fails if the outbox has entries. Only timers make jobs from these entries, and no timer runs while the command does.
+pub(super) fn check_outbox(store: &mut dyn Store, name: &str) -> Result<()> {
+    let entries = store.outbox()?.entries;
+    if entries > 0 {
+        bail!(
+            "the outbox of {name} still has {entries} entries about what follows ended jobs. Start dq, pause the topics whose jobs end \
+             all the time (dq topics pause), wait until dq doctor does not name the outbox, and stop dq again"
+        );
+    }
+    Ok(())
+}
