@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(
             message.text,
             "7 dead letters of topic orders\n  since 1970-01-01 00:00:02 +00:00\n  \
-             job a b, attempt 10: 500  Bcc: all@example.com\n  job 中文\" , attempt 10: 500  Bcc: all@example.com\n  \
+             job a b, attempt 10: 500  Bcc: all@example.com\n  job 中文\"  , attempt 10: 500  Bcc: all@example.com\n  \
              and 5 more\n\nsent by host-a"
         );
     }
