@@ -199,6 +199,9 @@ enum IntegrityResult {
     Damaged(String),
 }
 
+/// How soon a store that could not be inspected is inspected again. An inspection reads the whole file.
+const INSPECTED_AGAIN: Duration = Duration::from_secs(600);
+
 /// Checks the whole store for damage, once. The check has a thread of its own, because it may take long.
 fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<IntegrityResult>>> {
     let damage = Arc::new(Mutex::new(IntegrityResult::NotYet));
@@ -210,8 +213,8 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<IntegrityResult>>> {
                 Ok(()) => break IntegrityResult::Whole,
                 Err(e @ StoreError::Damaged(_)) => break IntegrityResult::Damaged(e.to_string()),
                 Err(e) => {
-                    let pause = trouble.pause_after(&format_args!("cannot inspect the store: {e}"));
-                    std::thread::sleep(pause);
+                    trouble.pause_after(&format_args!("cannot inspect the store: {e}"));
+                    std::thread::sleep(INSPECTED_AGAIN);
                 }
             }
         };

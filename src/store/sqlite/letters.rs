@@ -49,7 +49,10 @@ impl SqliteStore {
                 Err(e) if committed > 0 => {
                     return Err(StoreError::Unknown(format!("only the first {committed} are done: {e}")));
                 }
-                moved => drop(moved?),
+                moved => {
+                    moved?;
+                    committed = done;
+                }
             }
         }
         Ok(done)
