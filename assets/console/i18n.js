@@ -5,7 +5,7 @@ const LANGUAGES = ['en', 'zh'];
 let words = {};
 let language = 'en';
 
-/** The language that the user chose, or else the first language of the browser for which there are texts. @returns {string} */
+/** The language that was chosen, or the first of the browser's that there is. @returns {string} */
 function preferred() {
   const chosen = remembered('dq.language');
   if (LANGUAGES.includes(chosen)) return chosen;
@@ -13,7 +13,7 @@ function preferred() {
   return wanted.find((tag) => LANGUAGES.includes(tag)) ?? 'en';
 }
 
-/** The text that this browser stores under a name; null: there is none. @param {string} name @returns {?string} */
+/** What was kept in this browser under a name; null: nothing. @param {string} name @returns {?string} */
 export function remembered(name) {
   try {
     return localStorage.getItem(name);
@@ -22,7 +22,7 @@ export function remembered(name) {
   }
 }
 
-/** Stores a text in this browser, if the browser allows it; null: removes the stored text. @param {string} name @param {?string} value */
+/** Keeps a text in this browser, where that is allowed; null: forgets it. @param {string} name @param {?string} value */
 export function remember(name, value) {
   try {
     if (value === null) localStorage.removeItem(name);
@@ -32,10 +32,10 @@ export function remember(name, value) {
   }
 }
 
-/** `FIRST`: the texts of the frame and the overview. `REST`: the texts of all other pages, which are loaded later. */
+/** The texts of the frame and the overview, and those of all other pages, which the first page does without. */
 const FIRST = { en: () => import('./words/en.js'), zh: () => import('./words/zh.js') };
 const REST = { en: () => import('./words/en_pages.js'), zh: () => import('./words/zh_pages.js') };
-/** Translations of what the daemon says in English. In English, the daemon's own words are shown. */
+/** What the daemon says in English. Its own words need no others in English. */
 const PROBLEMS = {
   en: () => null,
   zh: async () => {
@@ -71,7 +71,7 @@ export function loadLanguage() {
   return load(preferred());
 }
 
-/** Shows another language from now on, and remembers this choice. @param {string} wanted @returns {Promise<void>} */
+/** Goes over to another language, and keeps it. @param {string} wanted @returns {Promise<void>} */
 export function chooseLanguage(wanted) {
   remember('dq.language', wanted);
   return load(wanted);
@@ -87,19 +87,18 @@ export function locale() {
   return language === 'zh' ? 'zh-CN' : 'en-GB';
 }
 
-/** The translations of what the daemon says in English; null: the daemon's own words are shown. */
+/** The words for what the daemon says in English; null: it is shown as it is. */
 export function problemWords() {
   return problems;
 }
 
-/** Whether there is a text with this key. @param {string} key @returns {boolean} */
+/** Whether there is a text. @param {string} key @returns {boolean} */
 export function has(key) {
   return key in words;
 }
 
 /**
- * The text of a key. `{name}` in the text is replaced by `values.name`. A text "one|many" has two parts; `values.n`
- * chooses one of them.
+ * A text. `{name}` in it is replaced; "one|many" is chosen by `values.n`.
  * @param {string} key
  * @param {Object<string, any>} [values]
  * @returns {string}

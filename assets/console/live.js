@@ -16,7 +16,7 @@ const COUNTED = ['written', 'delivered', 'failed', 'dead', 'attempts'];
  *   p50_us: ?number, p99_us: ?number, waiting?: number, ready?: number, letters?: number, late_us?: ?number}} Point rates a second
  */
 
-/** The present state of the daemon. `topics` has each topic under its name. */
+/** As it is now. Topics lie under their names. */
 export const live = {
   connected: false, told: false, lost: false, at_ms: 0, counted_at_ms: 0, instance: '', version: '',
   /** @type {Map<string, any>} */ topics: new Map(),
@@ -34,19 +34,19 @@ let reopening = 0;
 let check = async () => {};
 let follow = (..._told) => {};
 
-/** Sets the function that checks who is signed in. It is called when a connection opens, and before each further try. @param {() => Promise<void>} handler */
+/** Asked when a connection opens, or is tried again: who is signed in. @param {() => Promise<void>} handler */
 export function onConnection(handler) {
   check = handler;
 }
 
-/** Begins to listen to the events of the daemon. */
+/** Begins to listen. */
 export function startLive() {
   if (begun) return;
   begun = true;
   open();
 }
 
-/** Stops listening, and forgets what was reported. */
+/** Listens no more, and forgets. */
 export function stopLive() {
   begun = false;
   clearTimeout(reopening);
@@ -54,8 +54,8 @@ export function stopLive() {
   Object.assign(live, { connected: false, told: false, lost: false, topics: new Map(), points: [], processes: null, nodes: null, alerts: null, sums: null });
 }
 
-/** Sets a handler for each event. It gets the time of the event, the topics before it, the names of the topics that changed,
- * how many seconds were counted (0: not known), and whether the event has the same counters as the event before it. @param {(at_ms: number, before: Map<string, any>, changed: Set<string>, seconds: number, isStale: boolean) => void} handler */
+/** Has a handler told of each event: when it was, the topics before it, the names of those that changed, over how many seconds that was
+ * counted (0: not known), and whether nothing was counted anew. @param {(at_ms: number, before: Map<string, any>, changed: Set<string>, seconds: number, isStale: boolean) => void} handler */
 export function onTold(handler) {
   follow = handler;
 }
@@ -110,14 +110,14 @@ setInterval(() => {
   reopen();
 }, 1000);
 
-/** What was done in each second between two sums. */
+/** What was done between two sums, a second. */
 export function difference(now, was, seconds) {
   const point = {};
   for (const name of COUNTED) point[name] = Math.max(0, (now?.[name] ?? 0) - (was?.[name] ?? 0)) / seconds;
   return point;
 }
 
-/** Adds a point, and removes the points that are more than ten minutes older. */
+/** Adds a point, and lets go of those of ten minutes before. */
 export function keep(points, point) {
   points.push(point);
   while (points.length > 0 && points[0].at_ms < point.at_ms - KEPT_MS) points.shift();
@@ -127,7 +127,7 @@ function hear(event) {
   heard_ms = Date.now();
   setClock(event.at_ms);
   const was = { counted_at_ms: live.counted_at_ms, sums: live.sums, topics: live.topics, connected: live.told && live.connected };
-  // An event may have the same counters as the event before it. Such an event does not show what was done since.
+  // An event may have the same counters as the event before it. Then it does not show what was done since.
   const seconds = (event.counted_at_ms - was.counted_at_ms) / 1000;
   const { before, changed } = takeTopics(event);
   for (const name of ['processes', 'nodes', 'alerts', 'instance', 'version']) if (event[name] !== undefined) live[name] = event[name];
@@ -140,7 +140,7 @@ function hear(event) {
   redraw();
 }
 
-/** Takes the topics of an event. Returns the topics before the event, and the names of the topics that changed. */
+/** Takes the topics over; tells those that were there before, and the names of those that changed. */
 function takeTopics(event) {
   const before = live.topics;
   const topics = event.full ? new Map() : new Map(before);
@@ -154,7 +154,7 @@ function takeTopics(event) {
   return { before, changed };
 }
 
-/** How many jobs of all topics are in a state. @param {string} state @returns {number} */
+/** How many jobs are in a state, of all topics. @param {string} state @returns {number} */
 export function total(state) {
   let sum = 0;
   for (const topic of live.topics.values()) sum += topic[state] ?? 0;
@@ -168,7 +168,7 @@ function takePoint(event, was, seconds) {
   });
 }
 
-/** Smooths the rates of topics over some seconds. The rates of an unchanged topic fall to 0, unless the counters are stale. */
+/** Smooths what topics do over some seconds; what did not change has done nothing, unless nothing was counted anew. */
 function rates(before, changed, seconds, isStale) {
   for (const [name, topic] of live.topics) {
     const was = before.get(name);
@@ -183,7 +183,7 @@ function rates(before, changed, seconds, isStale) {
   }
 }
 
-/** Reads the history from before this page was opened: the missing seconds, and the minutes. @returns {Promise<void>} */
+/** Reads what was before this page was opened: seconds that are missing, and the minutes. @returns {Promise<void>} */
 export async function loadHistory() {
   const told = await get('/v1/history');
   live.points = filled(live.points, toldPoints(told.seconds), (p) => p.waiting !== undefined);
@@ -191,7 +191,7 @@ export async function loadHistory() {
   redraw();
 }
 
-/** The points of a history, as rates per second. */
+/** Points of a history as rates a second. */
 export function toldPoints(list) {
   return (list ?? []).map((p) => {
     const point = { at_ms: p.at_ms, p50_us: p.late_p50_us ?? null, p99_us: p.late_p99_us ?? null, late_us: p.late_mean_us ?? null };
@@ -200,7 +200,7 @@ export function toldPoints(list) {
   });
 }
 
-/** The points from events are finer. The points of the history fill the gaps, for example while the page was hidden. */
+/** What this page has heard itself is finer; what it was told fills the gaps, also those in which it was hidden. */
 export function filled(points, told, isOwn) {
   const own = points.filter(isOwn);
   const isHeard = (point) => own.some((p) => Math.abs(p.at_ms - point.at_ms) < 5000);
