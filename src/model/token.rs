@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -259,6 +260,12 @@ impl Token {
     /// Returns whether the token is still valid at this time, in Unix milliseconds.
     pub fn is_good_at(&self, now_ms: i64) -> bool {
         self.expires_ms.is_none_or(|expires_ms| now_ms < expires_ms)
+    }
+
+    /// Returns for how long the token is still valid, unless somebody revokes it. None: it never expires.
+    pub fn valid_for(&self, now_ms: i64) -> Option<Duration> {
+        let left_ms = self.expires_ms?.saturating_sub(now_ms);
+        Some(Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)))
     }
 
     /// Returns whether the token is an account of a person, who signs in with a password.

@@ -82,8 +82,8 @@ impl Snapshot {
         folder(run_dir).join("topics.json")
     }
 
-    /// Writes the file in one step, so that a reader finds either the old contents or the new contents. The file
-    /// contains secrets, so only its owner can read it.
+    /// Writes the file in one step, so that a reader finds either the old contents or the new contents. Makes its folder
+    /// if it is missing. The file contains secrets, so only its owner can read it.
     pub fn write(&self, run_dir: &Path) -> Result<(), SnapshotError> {
         let text = |topic: &Topic| {
             serde_json::value::to_raw_value(&StoredTopic {
@@ -103,6 +103,7 @@ impl Snapshot {
                 }
             },
         };
+        host::make_folder_in_run_dir(&folder(run_dir))?;
         let path = Snapshot::file(run_dir);
         // During a restart, two processes may write at the same time, so each process first writes a draft file of its
         // own.

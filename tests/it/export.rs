@@ -7,11 +7,13 @@ use crate::support::php::{CommandOutput, Php, Target, YEAR_2033, bucket_of, crc3
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, eventually};
 use model::destination::Destination;
+use model::follow::Then;
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::job_priority::JobPriority;
 use mysql::prelude::Queryable;
 use serde_json::{Value, json};
+use store::{LeaseRequest, LeasedJob, Outcome, Settlement};
 
 fn command(target: &Target, nodes: &[&Php], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
@@ -244,6 +246,30 @@ fn an_export_beside_a_daemon_is_refused() {
         CommandOutput::of(command.output().unwrap()).err
     };
     assert!(refused("http://h:1").contains("--to http://h:1"));
+}
+
+#[test]
+fn an_export_is_refused_while_followers_wait_in_the_outbox() {
+    let (php, target) = (Php::start(), Target::embedded());
+    let mut store = target.store();
+    let then = Then::parse(r#"{"topic": "orders", "id": "next", "body": {}}"#).unwrap();
+    store.add(&[NewJob { headers: Headers::default().with_then(then), ..job("first", "{}", 1) }]);
+    let wanted = LeaseRequest {
+        topic: TopicName::new("orders").unwrap(),
+        max: 1,
+        hold: SECOND,
+        max_attempts: 9,
+        max_leased: None,
+        is_own_ttr: false,
+    };
+    let LeasedJob { key, token, .. } = store.lease(&[wanted], 1, None).unwrap().jobs.remove(0);
+    store.settle(&[Settlement { key, token, outcome: Outcome::Ack, attempt: None }]).remove(0).unwrap();
+    let refused = export(&target, &[&php], &[]);
+    assert!(refused.code == 1 && refused.err.contains("another process uses"), "{}", refused.err);
+    drop(store);
+    let refused = export(&target, &[&php], &[]);
+    assert!(refused.code == 1 && refused.err.contains("still has 1 entries"), "{}", refused.err);
+    assert_eq!(export(&target, &[&php], &["--dry-run"]).code, 0);
 }
 
 #[test]

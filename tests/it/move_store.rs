@@ -10,6 +10,7 @@ use crate::console::{first_password, sign_in};
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, pending};
+use model::follow::Then;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, State, TopicName};
 use model::job_priority::JobPriority;
@@ -374,6 +375,21 @@ fn a_move_is_given_up_although_the_new_store_is_gone() {
     let given_up = words(&stage.move_jobs("old", "redis", &["--give-up"]));
     assert!(given_up.contains("the move is given up") && given_up.contains("may have some"), "{given_up}");
     assert_eq!(stage.open("old").unwrap().counts().unwrap().len(), 2);
+}
+
+#[test]
+fn a_move_is_refused_while_followers_wait_in_the_outbox() {
+    let stage = Stage::new(0);
+    let mut old = stage.open("old").unwrap();
+    let headers = Headers::default().with_then(Then::parse(r#"{"topic": "b", "body": 1}"#).unwrap());
+    let job = NewJob { headers, ..NewJob::new(key("a", "1"), Body::trusted("1"), Due::In(Duration::ZERO)) };
+    old.add(&[job]).remove(0).unwrap();
+    let leased = lease(old.as_mut(), "a", 1, SECOND);
+    settle(old.as_mut(), &leased[0], Outcome::Ack);
+    drop(old);
+    let refused = words(&stage.move_jobs("old", "new", &[]));
+    assert!(refused.contains("still has 1 entries") && refused.contains("dq topics pause"), "{refused}");
+    assert!(stage.open("old").is_ok() && stage.open("new").is_ok(), "nothing was marked");
 }
 
 #[test]

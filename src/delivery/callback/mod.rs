@@ -18,13 +18,13 @@ mod verify;
 
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::http::Uri;
 use jiff::tz::TimeZone;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{self, timeout_at};
 
 pub use guarded::guarded_agent;
 pub use judge::{RETRY_AFTER_MAX, Verdict};
@@ -106,7 +106,7 @@ pub struct Call {
     pub is_test: bool,
     /// The moment from which the timeout of the topic counts. If the timeout has passed before the request can be sent
     /// (because the process was stopped), the request is not sent.
-    pub began: std::time::Instant,
+    pub began: Instant,
     /// Called when the call has ended.
     pub on_completion: OnCompletion,
 }
@@ -171,7 +171,7 @@ impl Caller {
         });
         let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
         let (number, patience) = (delivery.attempt, topic.timeout + PATIENCE);
-        self.begin(vec![Call { topic, delivery, is_test, began: std::time::Instant::now(), on_completion }]);
+        self.begin(vec![Call { topic, delivery, is_test, began: Instant::now(), on_completion }]);
         ended.recv_timeout(patience).unwrap_or_else(|_| aborted_call(number, "the call did not end"))
     }
 
@@ -202,7 +202,7 @@ impl Drop for ExitOnPanic {
 /// Makes calls until the last sender of calls is dropped.
 async fn make_all(calls: &Arc<CallContext>, mut asked: UnboundedReceiver<Vec<Call>>) {
     // The next time to close connections that have been idle for too long. None: there are no idle connections.
-    let mut tidy_at: Option<Instant> = None;
+    let mut tidy_at: Option<time::Instant> = None;
     loop {
         let next = match tidy_at {
             Some(at) => timeout_at(at, asked.recv()).await,
@@ -214,9 +214,9 @@ async fn make_all(calls: &Arc<CallContext>, mut asked: UnboundedReceiver<Vec<Cal
                 for call in some {
                     tokio::spawn(make_one(Arc::clone(calls), call));
                 }
-                tidy_at = tidy_at.or_else(|| Some(Instant::now() + IDLE));
+                tidy_at = tidy_at.or_else(|| Some(time::Instant::now() + IDLE));
             }
-            Err(_) => tidy_at = calls.close_idle().then(|| Instant::now() + IDLE),
+            Err(_) => tidy_at = calls.close_idle().then(|| time::Instant::now() + IDLE),
         }
     }
 }

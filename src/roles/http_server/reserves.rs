@@ -199,22 +199,23 @@ struct PendingReserve {
 }
 
 impl PendingReserve {
-    /// Waits for the answer, or until the client's token is not valid any more (`revoked`). A client that does not
-    /// listen any more gets only the jobs that cannot be handed back. None: the thread that serves clients that reserve
-    /// (`PullHandle`) has ended.
+    /// Waits for the answer, or until the client's token is not valid any more (`revoked`). Then the client gets only
+    /// the jobs that cannot be handed back. The same is true of a client that does not listen any more. None: the
+    /// thread that serves clients that reserve (`PullHandle`) has ended.
     async fn wait(
         &mut self,
         client: &ClientPresence,
         revoked: impl Future<Output = ()>,
     ) -> Option<Result<Vec<ReservedLease>, StoreError>> {
         let mut revoked = std::pin::pin!(revoked);
+        let mut is_revoked = false;
         let answer = loop {
-            let is_over = tokio::select! {
+            tokio::select! {
                 answer = &mut self.answer => break answer.ok()?,
-                () = &mut revoked => true,
-                () = tokio::time::sleep(PRESENCE_CHECK) => !client.listens(),
-            };
-            if is_over {
+                () = &mut revoked => is_revoked = true,
+                () = tokio::time::sleep(PRESENCE_CHECK) => {}
+            }
+            if is_revoked || !client.listens() {
                 self.answer.close();
                 break self.answer.try_recv().unwrap_or(Ok(Vec::new()));
             }
@@ -227,10 +228,10 @@ impl PendingReserve {
         // has one thread. When a task yields, this thread polls all sockets before the task continues. If the client is
         // gone, this handler is dropped here, and the jobs go to another client.
         tokio::task::yield_now().await;
-        let listens = client.listens();
+        let gets_leases = !is_revoked && client.listens();
         // A job without a ticket is removed already and cannot be handed back. So it is sent in any case. Perhaps the
         // client still waits: `listens` is also false if the client has already sent its next request.
-        Some(Ok(self.jobs.extract_if(.., |job| listens || job.ticket.is_none()).collect()))
+        Some(Ok(self.jobs.extract_if(.., |job| gets_leases || job.ticket.is_none()).collect()))
     }
 }
 

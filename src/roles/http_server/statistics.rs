@@ -33,13 +33,13 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[derive(Serialize, ToSchema)]
 struct Stats {
     topics: Vec<TopicStats>,
-    /// With `days`: the last of these days, such as `2027-01-31`. This day is not over yet.
+    /// Only with `days`: the last of these days, such as `2027-01-31`. This day is not over yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     today: Option<String>,
     /// The nodes that did not answer. Their jobs are not counted.
     away: Vec<String>,
-    /// With `days`: what happened on each node.
+    /// Only with `days`: what happened on each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     nodes: Option<Vec<NodeStats>>,
@@ -61,15 +61,15 @@ struct TopicStats {
     add_rate_used: Option<u64>,
     /// Whether the topic is paused, so that its jobs wait. Null: the store does not answer.
     paused: Option<bool>,
-    /// With `days`: the sums of all time.
+    /// Only with `days`: the sums of all time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SumsSchema>, nullable = false)]
     totals: Option<Sums>,
-    /// With `days`: the days on which something happened.
+    /// Only with `days`: the days on which something happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<schema::DaySums>>, nullable = false)]
     days: Option<Vec<DaySums>>,
-    /// With `lateness`: how late attempts of this host began, since its counters were made.
+    /// Only with `lateness`: how late attempts of this host began, since its counters were made.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lateness: Option<Vec<LatenessRange>>,

@@ -207,18 +207,14 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<IntegrityResult>>> {
     let damage = Arc::new(Mutex::new(IntegrityResult::NotYet));
     let found = Arc::clone(&damage);
     role::vital_thread("inspect", move || {
-        let mut trouble = TroubleLog::default();
         let inspected = loop {
             match store.inspect() {
                 Ok(()) => break IntegrityResult::Whole,
                 Err(e @ StoreError::Damaged(_)) => break IntegrityResult::Damaged(e.to_string()),
-                Err(e) => {
-                    trouble.pause_after(&format_args!("cannot inspect the store: {e}"));
-                    std::thread::sleep(INSPECTED_AGAIN);
-                }
+                Err(e) => log::warn!("cannot inspect the store: {e}; next try in {INSPECTED_AGAIN:?}"),
             }
+            std::thread::sleep(INSPECTED_AGAIN);
         };
-        trouble.end();
         *lock(&found) = inspected;
     })?;
     Ok(damage)

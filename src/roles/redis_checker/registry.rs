@@ -152,12 +152,7 @@ impl Follower {
         // After a start the file may already have the right contents. Then no process needs to be woken.
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
         if known.as_ref() != Some(&snapshot) {
-            let run_dir = &self.settings.run_dir;
-            // Somebody may have removed the folder.
-            host::make_folder_in_run_dir(&registry::snapshot_folder(run_dir))
-                .map_err(Into::into)
-                .and_then(|()| snapshot.write(run_dir))
-                .context("cannot write the snapshot")?;
+            snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
             let tokens = snapshot.tokens.as_deref().unwrap_or_default();
             let accounts = tokens.iter().filter(|token| token.is_account()).count();
             log::info!(
@@ -203,8 +198,7 @@ impl Follower {
 }
 
 fn log_once(logged: &mut HashSet<String>, line: String) {
-    if !logged.contains(&line) {
+    if logged.insert(line.clone()) {
         log::warn!("{line}");
-        logged.insert(line);
     }
 }

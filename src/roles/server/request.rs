@@ -219,8 +219,8 @@ impl RequestRouter {
         for topic in &reserve.topics {
             check(token, RequiredAccess::Consume(topic.as_str()))?;
         }
-        let reserve = Reserve { wait: reserve.wait.min(valid_for(token)), ..reserve };
-        self.reserves.begin(reserve, self.topics.now(), peer.ip(), reply_to)
+        let valid_for = token.and_then(|token| token.valid_for(now_ms()));
+        self.reserves.begin(reserve, valid_for, self.topics.now(), peer.ip(), reply_to)
     }
 
     /// Returns the request for the store.
@@ -316,13 +316,6 @@ impl RequestRouter {
             quota: Quota::of(topic, token),
         })
     }
-}
-
-/// Returns for how long a token will be valid, unless it is revoked.
-fn valid_for(token: Option<&Token>) -> Duration {
-    let expires_ms = token.and_then(|token| token.expires_ms);
-    let left_ms = expires_ms.map(|expires_ms| u64::try_from(expires_ms - now_ms()).unwrap_or(0));
-    left_ms.map_or(Duration::MAX, Duration::from_millis)
 }
 
 /// Why a token is refused.

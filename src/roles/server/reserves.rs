@@ -95,17 +95,20 @@ impl Reserves {
         })
     }
 
-    /// Begins a reserve. The caller has checked the scopes.
+    /// Begins a reserve. The caller has checked the scopes. The reserve waits no longer than the token of the client is
+    /// valid (`valid_for`; None: without end).
     pub(super) fn begin(
         &self,
         reserve: Reserve,
+        valid_for: Option<Duration>,
         topics: &Topics,
         ip: IpAddr,
         reply_to: ReplyAddress,
     ) -> Result<WaitingReserve, Refusal> {
         let source = ClientSource::address(ip);
-        let reserve = checked(reserve, topics, ip)?;
-        let until = reserve.until;
+        let mut reserve = checked(reserve, topics, ip)?;
+        let until = valid_for.map_or(reserve.until, |left| reserve.until.min(Instant::now() + left));
+        reserve.until = until;
         if self.places.borrow().check(source, 0).is_err() {
             let problem = "too many clients reserve, or half of the allowed number are from this address \
                            (http.max_reserves)";

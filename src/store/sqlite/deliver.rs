@@ -1,5 +1,5 @@
 //! The steps of a job before and after its delivery: promote, settle, expire, hand back. (Leasing is in `lease_rows`.)
-//! Each function does the part of a transaction for one job, or for one bounded batch.
+//! Each function works inside a transaction of its caller, on one job or on one batch of a bounded size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,14 +47,12 @@ pub(super) fn promote(
                 break;
             }
             let most = if is_last_round { left } else { share };
-            let mut moved = 0;
-            if let Some((_, span)) = spread.iter().find(|(topic, _)| *topic == name) {
-                moved = spread_out(w, tid, *span, most)?;
-                if moved > 0 {
-                    *spread_jobs.entry(name.clone()).or_default() += moved;
-                }
+            let span = spread.iter().find(|(topic, _)| *topic == name).map(|(_, span)| *span);
+            let later = span.map_or(Ok(0), |span| spread_out(w, tid, span, most))?;
+            if later > 0 {
+                *spread_jobs.entry(name.clone()).or_default() += later;
             }
-            moved += promote_topic(w, tid, most - moved)?;
+            let moved = later + promote_topic(w, tid, most - later)?;
             left -= moved;
             if moved == most {
                 have_more.push((tid, name));

@@ -1,5 +1,5 @@
-//! Dead letters, and the operations that change many jobs at a time: redrive, purge. Each function does the part of a
-//! transaction for one bounded batch.
+//! Dead letters, and the operations that change many jobs at a time: redrive, purge. Each function works
+//! inside a transaction of its caller, on one batch of a bounded size.
 
 use super::commit::CommitDurability;
 use std::time::Duration;
@@ -34,10 +34,10 @@ impl SqliteStore {
                 named.chunks(CHUNK).map(|some| DeadLetterSelection::Letters(some.to_vec())).collect()
             }
         };
-        let (mut done, mut committed) = (0, 0);
+        let mut done = 0;
         for part in &parts {
+            let committed = done;
             let moved = self.until_done(|w| {
-                committed = done;
                 let step = (limit - done).min(CHUNK);
                 let Redriven { found, moved } = redrive(w, topic, part, step, (pace, done))?;
                 done += moved;
@@ -49,10 +49,7 @@ impl SqliteStore {
                 Err(e) if committed > 0 => {
                     return Err(StoreError::Unknown(format!("only the first {committed} are done: {e}")));
                 }
-                moved => {
-                    moved?;
-                    committed = done;
-                }
+                moved => drop(moved?),
             }
         }
         Ok(done)
