@@ -161,7 +161,7 @@ impl Topic {
     /// Returns why a job of the topic may not have this destination. None: the destination is allowed.
     pub fn refuse_destination(&self, destination: &Destination) -> Option<InvalidDestination> {
         match destination {
-            // A path can be appended to every callback, so only the path is checked.
+            // A path fits the callback of every topic, so the topic is not looked at here.
             Destination::Path(path) => check_path(path).err(),
             Destination::Url(_) => destination.url(self).err(),
         }

@@ -159,7 +159,7 @@ impl Headers {
         &self.then
     }
 
-    /// Returns the headers with `after`, the job that the job of these headers follows.
+    /// Sets `after`: the job that the job with these headers follows. Returns the headers.
     pub fn with_after(self, after: Option<JobKey>) -> Headers {
         Headers { after: after.map(Box::new), ..self }
     }

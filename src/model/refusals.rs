@@ -48,8 +48,8 @@ pub struct RefusalSummary {
 }
 
 impl RefusalCounts {
-    /// Counts a refused request. Returns `text` if it must be logged at once. A refusal is logged at once if no refusal
-    /// of its source is counted at present, and the request had a valid token or needed no token. `text` must have a
+    /// Counts a refused request. Returns `text` if it must be logged at once. Two conditions must hold for this: no count
+    /// of refusals is running for the source, and the request had a valid token or needed no token. `text` must have a
     /// bounded length.
     pub fn count(
         &mut self,

@@ -112,7 +112,7 @@ pub struct Registered {
     pub revision: Revision,
 }
 
-/// A row that dq cannot use as a topic or a token, or a part of a topic that dq leaves out.
+/// Something in the registry that dq leaves out: a row that is neither a topic nor a token, or one part of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{which}: {why}")]
 pub struct InvalidRow {

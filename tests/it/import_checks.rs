@@ -179,7 +179,7 @@ fn a_dry_run_only_reads_the_registry() {
     }
     assert_eq!((notes.len(), columns(&database)), (3, before.clone()));
 
-    // All servers must be named by --from. The import does not extend the tables either. Only the daemon extends them.
+    // All servers must be named by --from. The import does not extend the tables. Only the daemon extends them.
     let output = import(&target.config(), &["--from", &from]);
     assert!(output.code == 1 && output.out.contains("not named by --from"), "{}{}", output.out, output.err);
     assert!(output.out.contains("(二) at 10.0.0.2:6379") && !output.out.contains(":pw"), "{}", output.out);

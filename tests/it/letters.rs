@@ -112,7 +112,7 @@ impl Monitor<'_> {
         String::from_utf8_lossy(&std::fs::read(self.file.path()).unwrap()).into_owned()
     }
 
-    /// Returns for each call of a script about how many records it has touched. (This is the number of words in the
+    /// For each call of a script, returns approximately how many records the call touched. (This is the number of words in the
     /// commands of the script.)
     fn touched(self) -> Vec<usize> {
         self.server.cli(&["echo", "it-is-over"]);

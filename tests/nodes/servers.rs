@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// Returns the line to the server.
+    /// Returns the line that leads to the server.
     pub fn line(&self) -> &SlowLine {
         match self {
             Node::Behind(_, line) => line,

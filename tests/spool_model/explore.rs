@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::model::{Event, State};
 use crate::scenario::Scenario;
 
-/// The maximum number of healing events after which nothing may wait any more.
+/// After this many healing events, nothing may still wait.
 const HEALED_WITHIN: usize = 200;
 
 /// How many events a random walk tries.

@@ -92,7 +92,7 @@ impl FindFilter {
         format!("/v1/jobs?{}", query(&fields))
     }
 
-    /// Returns the path of the ended jobs that meet the conditions.
+    /// Returns the path of the API request for the ended jobs that meet the conditions.
     fn records(&self, id_prefix: Option<&String>) -> String {
         let path = match &self.topic {
             Some(topic) => format!("/v1/topics/{}/records", part(topic)),

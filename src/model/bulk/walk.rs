@@ -11,7 +11,7 @@ use crate::job_filter::JobFilter;
 use crate::record::{JobRecord, RecordFilter};
 use crate::rendezvous;
 
-/// How many legs each round of a cancel has: delayed, ready and leased jobs.
+/// How many legs each round of a cancel has: one for the delayed jobs, one for the ready jobs, one for the leased jobs.
 const ROUND: usize = 3;
 
 /// How many rounds a cancel makes at most.
@@ -79,9 +79,9 @@ pub struct BulkWalk {
 impl BulkWalk {
     /// Begins the walk of an operation. `number` and `started_ms` are the same in all steps of the operation.
     ///
-    /// A job may fail while it is cancelled: it was ready or leased when the delayed jobs were visited, and it is
-    /// delayed when the leased jobs are visited. So a cancel of jobs in all states visits the jobs in several rounds,
-    /// until it finds no job.
+    /// A cancel visits the delayed jobs first and the leased jobs last. If a leased job fails between these two visits,
+    /// it becomes delayed, and neither visit finds it. So a cancel of jobs in all states visits the jobs in several
+    /// rounds, until it finds no job.
     pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> BulkWalk {
         let jobs = request.filter.jobs();
         let mut legs = Vec::new();

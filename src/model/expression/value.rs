@@ -211,8 +211,8 @@ impl<'a> ExpressionValue<'a> {
     fn text(&self) -> Cow<'a, str> {
         match self {
             ExpressionValue::Int(n) => n.to_string().into(),
-            // PHP writes large numbers in another form. The difference matters little: in a comparison with a string
-            // that is not a number, the first characters decide.
+            // PHP writes large numbers in another form. This matters only if such a number is compared with a string
+            // that is not a number. Even then, the first characters usually decide, and they are the same.
             ExpressionValue::Float(n) => n.to_string().into(),
             ExpressionValue::Text(text) => (*text).into(),
             _ => "".into(),

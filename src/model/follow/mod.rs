@@ -95,7 +95,7 @@ impl Then {
         links.into_iter().enumerate().map(key).collect()
     }
 
-    /// Returns the jobs that follow a job as the API shows them, each with its id. If the store keeps only the topics
+    /// Returns the followers of a job in the form that the API shows, each with its id. If the store keeps only the topics
     /// and ids of these jobs, returns only the topics and ids.
     pub fn shown(&self, source: PredecessorJob<'_>) -> Vec<Box<RawValue>> {
         let jsons = self.jsons();

@@ -264,7 +264,7 @@ impl<A: Frontend> Submitter<A> {
     }
 }
 
-/// Returns the way that gets a new sequence. Among the ways that are not slow, this is the way with the fewest
+/// Returns the way (the number of a store thread) for the requests of a new sequence. Among the ways that are not slow, this is the way with the fewest
 /// unanswered requests. If all ways are slow, it is the way that has answered last, because the others may hang.
 fn way_for(loads: impl Iterator<Item = ThreadLoad>) -> usize {
     let key = |load: &ThreadLoad| (load.silent.max(SLOW), load.unanswered);

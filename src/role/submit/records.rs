@@ -221,7 +221,7 @@ pub struct FoundIds {
     pub away: Vec<TopicName>,
 }
 
-/// Looks for an id in these topics. The search stops when it has taken `STEP`.
+/// Looks for an id in these topics. The search stops after the time [`STEP`].
 pub(super) fn find_id(store: &mut dyn Store, topics: Vec<SearchedTopic>, id: &JobId) -> Result<FoundIds> {
     let (begun, mut all) = (Instant::now(), FoundIds::default());
     for topic in topics {

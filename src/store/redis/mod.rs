@@ -83,7 +83,7 @@ pub struct RedisStore {
     nodes: Arc<Nodes>,
     /// The only node that this handle uses. None: the handle uses all nodes.
     lane: Option<usize>,
-    /// Where the next lease begins, so that each shard has its turn.
+    /// The shard that the next lease call asks first. It is another shard each time, so that no shard is always last.
     turn: usize,
     /// Whether the last promotion failed on some of the shards.
     partial: bool,

@@ -150,7 +150,7 @@ impl Spool {
         self.bytes > 0
     }
 
-    /// Returns whether no change waits.
+    /// Returns true if no change waits.
     pub fn is_empty(&self) -> Result<bool> {
         self.check_files()?;
         Ok(self.is_noted_empty() || self.has_no_entry()?)

@@ -19,8 +19,8 @@ fn ask(n: u32, operation_kind: OperationKind) -> Ask {
     Ask { id: Id::Single(n), operation_kind, fate: Fate::Accepted }
 }
 
-/// Returns adds of these ids. The digits of a version are the number of its id, and then one digit that counts the
-/// versions of the id.
+/// Returns adds of these ids. A version is the number of the id, and then one digit that counts the versions of
+/// this id.
 fn adds(ids: Range<u32>, nth: u64, rule: Rule, delay: Micros) -> Vec<Ask> {
     ids.map(|n| ask(n, OperationKind::Add { version: version(n, nth), rule, delay })).collect()
 }

@@ -45,7 +45,7 @@ local function spread_out(topic, delayed, span, most)
   return n
 end
 
--- Moves at most `most` due jobs of a topic. Returns how many there were.
+-- Moves at most `most` due jobs of a topic. Returns how many jobs it moved.
 local function promote(topic, most)
   local delayed, moved = base .. 'd:' .. topic, 0
   if spans[topic] then moved = spread_out(topic, delayed, spans[topic], most) end

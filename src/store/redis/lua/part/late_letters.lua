@@ -1,8 +1,8 @@
 -- Late dead letters. A change that waits in a spool will replace or delete a job. This job may become a dead letter
 -- during the wait. Without the wait, there would be no such letter. Needs: clock, meter, latest_letters.
 
--- The maximum number of letters of an id that are removed, and how far the time of death of a letter may be ahead of
--- the clock, in ms.
+-- The maximum number of dead letters that are removed for one id. For how many ms a dead letter's time of death may be
+-- ahead of the clock.
 local LATE_LETTERS, AHEAD = 256, 1000
 
 -- Removes the last arguments of a batch from ARGV: topic, id and a moment (in ms) for each entry of a spool, and the
