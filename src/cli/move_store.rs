@@ -185,7 +185,11 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
     };
     match move_jobs(&mut from, &mut to, copy_registry)? {
         Some((contents, copied)) => print_summary(arguments, &contents, copied.as_ref(), &to.name),
-        None => Ok(()),
+        None if arguments.json => json_line(&json!({"moved": false, "moved_before": true})),
+        None => {
+            println!("the jobs of the store {} were moved to {} before", from.name, to.name);
+            Ok(())
+        }
     }
 }
 
@@ -226,7 +230,6 @@ fn move_jobs(
     let marks = (from.mark()?, to.mark()?);
     match &marks {
         (Some(mark), None) if *mark == left => {
-            println!("the jobs of the store {} were moved to {} before", from.name, to.name);
             return Ok(None);
         }
         (Some(mark), Some(other)) if *mark == left && *other == takes => {

@@ -9,8 +9,8 @@ pub(super) fn check_outbox(store: &mut dyn Store, name: &str) -> Result<()> {
     let entries = store.outbox()?.entries;
     if entries > 0 {
         bail!(
-            "the outbox of {name} still has {entries} entries about what follows ended jobs. Start dq, pause the topics whose jobs end \
-             all the time (dq topics pause), wait until dq doctor does not name the outbox, and stop dq again"
+            "the outbox of {name} still has {entries} entries about what follows ended jobs. Start dq, wait until dq doctor does not \
+             name the outbox, and stop dq again"
         );
     }
     Ok(())

@@ -18,6 +18,9 @@ pub(super) const SLOT: &str = "_DQ_SLOT";
 /// The environment variable that holds the names of the descriptors, in the order of their numbers, separated by `:`.
 pub(super) const FDS: &str = "_DQ_FDS";
 
+/// The environment variable that is set if the child belongs to a generation that is started beside another one.
+pub(super) const BESIDE: &str = "_DQ_BESIDE";
+
 /// The environment variable for the hand-over of an upgrade: `<memory>:<previous executable>`, the numbers of two
 /// descriptors. If the new image could not continue and has executed the previous image again, `:<reason>` follows.
 pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
@@ -33,6 +36,8 @@ const LINK: &str = "link";
 pub struct ChildInheritance {
     /// The slot's name.
     pub slot: String,
+    /// Whether the generation of the child is being started beside another one, which serves meanwhile.
+    pub is_beside: bool,
     /// The settings, as the master sealed them.
     pub settings: Vec<u8>,
     /// The link to the master.
@@ -66,6 +71,7 @@ impl ChildInheritance {
         };
         let settings = super::sealed::read_shared(&File::from(own(SETTINGS)?))?;
         let link = Link::from_fd(own(LINK)?);
-        Ok(Some(ChildInheritance { slot, settings, link, sockets }))
+        let is_beside = std::env::var_os(BESIDE).is_some();
+        Ok(Some(ChildInheritance { slot, is_beside, settings, link, sockets }))
     }
 }

@@ -18,6 +18,7 @@ mod spool;
 pub mod submit;
 pub mod tickets;
 pub mod tls;
+mod trouble_log;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -34,6 +35,7 @@ use self::metered_store::MeteredStore;
 pub use self::metered_store::{ALL, EMBEDDED};
 pub use self::refusal_log::RefusalLog;
 pub use self::spool::SpoolStateReader;
+pub use self::trouble_log::TroubleLog;
 use host::{self, ChildInheritance, Link, Received, Signals, ToChild, ToMaster};
 use model::settings::Settings;
 use model::slot::Slot;
@@ -64,6 +66,8 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// The counters of this process. They continue the counts of earlier processes of its slot.
     pub counters: Counters,
+    /// Whether the generation of this process is being started beside another one, which serves meanwhile.
+    is_beside: bool,
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
@@ -87,6 +91,7 @@ impl Context {
             slot,
             counters: Counters::open(&settings.run_dir, &name),
             settings: Arc::new(settings),
+            is_beside: inherited.is_beside,
             link: inherited.link,
             signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
             sockets: inherited.sockets,
@@ -146,9 +151,24 @@ impl Context {
         Ok(StoreOpener { settings, counters, lanes })
     }
 
-    /// Returns the topics, which follow the changes in the registry.
-    pub fn topics(&self) -> Result<RegistryView> {
-        RegistryView::begin(&self.settings).context("cannot follow the topics")
+    /// Returns the topics, which follow the changes in the registry. In a generation that is started beside another one,
+    /// `run_dir` may only have the topics of another registry. Then this function waits until dq-redis-checker has read
+    /// the registry of this generation. If that fails, this process does not become ready, so a reload with a wrong
+    /// registry is given up. Returns early if the process must drain.
+    pub fn topics(&mut self) -> Result<RegistryView> {
+        let mut topics = RegistryView::begin(&self.settings).context("cannot follow the topics")?;
+        let is_awaited = |topics: &RegistryView| self.is_beside && topics.is_foreign();
+        if let Some(registry) = self.settings.registry.as_ref().filter(|_| is_awaited(&topics)) {
+            log::warn!(
+                "waiting until the registry {registry} has been read: run_dir has the topics of another one"
+            );
+        }
+        while self.drain.is_none() && self.is_beside && topics.is_foreign() {
+            let fds: Vec<BorrowedFd<'_>> = topics.fd().into_iter().collect();
+            self.wait(&fds, None)?;
+            topics.reload();
+        }
+        Ok(topics)
     }
 
     /// Returns the time zone for times in the TCP protocol and in forms.
@@ -324,71 +344,4 @@ pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
         work();
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
-}
-
-/// Logs a problem that lasts: when it begins, when it changes, and when it is over. Also says how long to pause before
-/// the next try. These pauses grow.
-#[derive(Debug, Default)]
-pub struct TroubleLog {
-    current: Option<OngoingTrouble>,
-    pause: Duration,
-}
-
-#[derive(Debug)]
-struct OngoingTrouble {
-    message: String,
-    since: Instant,
-    /// Whether the problem is an error, which might not end by itself.
-    is_error: bool,
-}
-
-impl TroubleLog {
-    /// The shortest and the longest pause before the next try.
-    const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-
-    /// The pause before the next check of something that ends by itself.
-    const WAIT: Duration = Duration::from_millis(200);
-
-    /// Notes that something failed. Returns the pause before the next try.
-    pub fn pause_after(&mut self, error: &dyn std::fmt::Display) -> Duration {
-        if self.current.is_none() {
-            self.pause = Duration::ZERO;
-        }
-        self.note(error.to_string(), true);
-        self.pause = (self.pause * 2).clamp(Self::PAUSES[0], Self::PAUSES[1]);
-        self.pause
-    }
-
-    /// Notes that work must wait for something that ends by itself. Returns the pause before the next check.
-    pub fn pause_for(&mut self, what: &dyn std::fmt::Display) -> Duration {
-        self.note(what.to_string(), false);
-        Self::WAIT
-    }
-
-    /// Notes that the store has failed. `what` says what this process cannot do, such as "cannot lease". Returns the
-    /// pause before the next try.
-    pub fn pause_after_store(&mut self, what: &str, error: &StoreError) -> Duration {
-        match error {
-            StoreError::Moving(_) => self.pause_for(error),
-            _ => self.pause_after(&format_args!("{what}: {error}")),
-        }
-    }
-
-    fn note(&mut self, message: String, is_error: bool) {
-        if self.current.as_ref().is_some_and(|c| c.message == message) {
-            return;
-        }
-        log::log!(if is_error { log::Level::Error } else { log::Level::Info }, "{message}");
-        let since = self.current.as_ref().map_or_else(Instant::now, |c| c.since);
-        let is_error = is_error || self.current.as_ref().is_some_and(|c| c.is_error);
-        self.current = Some(OngoingTrouble { message, since, is_error });
-    }
-
-    /// Notes that the problem is over.
-    pub fn end(&mut self) {
-        if let Some(OngoingTrouble { since, is_error, .. }) = self.current.take() {
-            let level = if is_error { log::Level::Warn } else { log::Level::Info };
-            log::log!(level, "works again after {:.1?}", since.elapsed());
-        }
-    }
 }

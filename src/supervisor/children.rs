@@ -202,6 +202,7 @@ impl Master {
         let spawn = Spawn {
             executable: generation.executable.as_fd(),
             name: place.1.to_string(),
+            is_beside: place.0 != self.current,
             descriptors: own.chain(sockets).collect(),
         };
         let pid = spawn.start()?;

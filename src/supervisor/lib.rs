@@ -43,6 +43,7 @@ pub use php_nodes::NAME as NODES;
 pub use preflight::{NAME as PREFLIGHT, resume, run as preflight};
 
 use self::arguments::MasterArguments;
+use self::child::State;
 use self::config_watch::ConfigWatch;
 use self::control::Control;
 use self::generation::Generation;
@@ -55,7 +56,7 @@ use self::service::Service;
 use self::sockets::Sockets;
 use host::{self, RunDirLock, Signals, ToChild};
 use model::settings::{RegistrySettings, Settings};
-use model::slot::{self, MASTER, Slot};
+use model::slot::{self, MASTER, Role, Slot};
 
 /// How long a starting master tries to open a port that another process uses.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
@@ -139,6 +140,15 @@ fn close_old_files(settings: &Settings) {
 /// A slot of one generation. During a restart, two processes can have the same slot; their generations differ.
 type GenerationSlot = (slot::GenerationNumber, Slot);
 
+/// When the timers drain, while dq stops.
+#[derive(Debug, Clone, Copy)]
+struct TimersEnd {
+    /// The timers drain at this moment, even if other children still run.
+    at_latest: Instant,
+    /// When children that have not ended are killed.
+    kill_at: Option<Instant>,
+}
+
 struct Master {
     arguments: MasterArguments,
     /// The path that the executable of this process had when the process started.
@@ -163,6 +173,8 @@ struct Master {
     signals: Signals,
     /// When the first signal to end arrived.
     stopping_since: Option<Instant>,
+    /// The order to the timers to drain, while dq stops. `None`: dq does not stop, or the timers have the order.
+    timers_end: Option<TimersEnd>,
     /// The time limit for all children of the first generation to be ready; none: all of them have become ready.
     started_by: Option<Instant>,
     /// A new executable that is being tried.
@@ -226,6 +238,7 @@ impl Master {
             asked_consumers: 0,
             signals,
             stopping_since: None,
+            timers_end: None,
             started_by: Some(Instant::now() + first.plan.start_timeout),
             preflight: None,
             round_at: None,
@@ -248,6 +261,7 @@ impl Master {
             self.read_signals()?;
             self.read_links();
             self.reap()?;
+            self.end_timers();
             self.watch_children();
             self.judge_start();
             self.judge_new_generation();
@@ -280,6 +294,7 @@ impl Master {
             self.service.deadline(),
             self.control.deadline(),
             self.config_watch.as_ref().and_then(ConfigWatch::deadline),
+            self.timers_end.map(|end| end.at_latest),
         ];
         let deadlines = self.children.values().map(|f| f.child.deadline()).chain(own);
         host::wait_readable(&fds, deadlines.flatten().min())?;
@@ -316,15 +331,31 @@ impl Master {
         self.end_within(drain_timeout);
     }
 
-    /// Begins the end of the daemon: closes the ports, and lets all children drain.
+    /// Begins the end of the daemon: closes the ports, and lets all children except the timers drain.
     fn end_within(&mut self, drain_timeout: Duration) {
         self.restart.step(restart::RestartEvent::Stop, Instant::now());
         self.give_up_preflight("the daemon ends");
-        // No child is started any more. A port that nobody serves must refuse connections.
+        // A port that nobody serves must refuse connections.
         self.sockets.keep(|_| false);
-        self.step_all(child::ChildEvent::Drain {
-            kill_at: Some(Instant::now() + drain_timeout + DRAIN_GRACE),
-        });
+        let at_latest = Instant::now() + drain_timeout;
+        let kill_at = Some(at_latest + DRAIN_GRACE);
+        for place in self.places().into_iter().filter(|(_, slot)| slot.role != Role::Timer) {
+            self.step(place, child::ChildEvent::Drain { kill_at });
+        }
+        self.timers_end = Some(TimersEnd { at_latest, kill_at });
+        self.end_timers();
+    }
+
+    /// Lets the timers drain if all other children are gone, or their time is over. Until then, the timers add the jobs
+    /// that follow the last callbacks, and hand back the leases of children that die.
+    fn end_timers(&mut self) {
+        let Some(TimersEnd { at_latest, kill_at }) = self.timers_end else { return };
+        let is_other = |(_, slot): &GenerationSlot| slot.role != Role::Timer;
+        let others = self.children.iter().filter(|(place, _)| is_other(place));
+        if at_latest <= Instant::now() || others.into_iter().all(|(_, f)| f.child.state == State::Gone) {
+            self.timers_end = None;
+            self.step_all(child::ChildEvent::Drain { kill_at });
+        }
     }
 
     fn reopen_logs(&self) {

@@ -1,4 +1,5 @@
-//! Processes of the daemon are killed while jobs have followers. Each follower is added once, and no follower is lost.
+//! Processes of the daemon are killed, or the daemon is stopped, while jobs have followers. Each follower is added once,
+//! and no follower is lost.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -82,30 +83,74 @@ fn sink() -> Sink {
     Sink::answering(|_| HandlerAnswer::new(200, "ok").after(Duration::from_millis(5)))
 }
 
+fn open_embedded(dir: &Path) -> Box<dyn Store> {
+    let settings = StoreSettings::Embedded { path: dir.join("var/dq.db"), min_free: 0 };
+    store::open(&settings, &dir.join("var/run")).unwrap()
+}
+
+fn redis_config(servers: &[RedisServer], sink: &Sink) -> String {
+    let node = |(n, server): (usize, &RedisServer)| {
+        format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
+    };
+    let nodes: String = servers.iter().enumerate().map(node).collect();
+    format!("[store]\nbackend = \"redis\"\n{nodes}{}", topics(sink))
+}
+
+fn open_redis(servers: &[RedisServer], dir: &Path) -> Box<dyn Store> {
+    let node =
+        |(n, server): (usize, &RedisServer)| settings::NodeSettings::server(format!("r{n}"), server.url(), 2);
+    let nodes = servers.iter().enumerate().map(node).collect();
+    let redis = settings::RedisSettings::of_nodes("dq", 5 * SECOND, 2, nodes);
+    store::open(&StoreSettings::Redis(redis), &dir.join("var/run")).unwrap()
+}
+
 #[test]
 fn each_follower_is_added_once_over_kills() {
     let sink = sink();
     let daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{}", topics(&sink)));
-    play(&daemon, &sink, |dir| {
-        let settings = StoreSettings::Embedded { path: dir.join("var/dq.db"), min_free: 0 };
-        store::open(&settings, &dir.join("var/run")).unwrap()
-    });
+    play(&daemon, &sink, open_embedded);
+}
+
+/// A consumer ends a job after the order to drain. The job that follows is added before dq has stopped.
+fn stop_during_callbacks(daemon: &mut Daemon, sink: &Sink, open: impl FnOnce(&Path) -> Box<dyn Store>) {
+    let mut client = daemon.client();
+    for n in 0..JOBS {
+        let then = json!({"topic": "u", "id": format!("u{n}"), "body": 1, "delay": "1h"});
+        let add = json!({"cmd": "add", "topic": "t", "id": format!("t{n}"), "body": 1, "then": then});
+        assert_eq!(client.ask(&add).unwrap()["code"], 1);
+    }
+    sink.wait_for(JOBS, 20 * SECOND);
+    assert!(sink.accepted() < JOBS, "all callbacks have ended before the stop");
+    daemon.stop();
+    assert!(!daemon.log().contains("is killed"), "{}", daemon.log());
+    let mut store = open(daemon.dir.path());
+    assert_eq!(store.outbox().unwrap().entries, 0);
+    let counts = store.counts().unwrap();
+    let jobs = |name: &str| counts.iter().find(|c| c.topic.as_str() == name).map_or(0, |c| c.delayed);
+    assert_eq!(jobs("u"), JOBS as u64);
+}
+
+fn slow_sink() -> Sink {
+    Sink::answering(|_| HandlerAnswer::new(200, "ok").after(2 * SECOND))
+}
+
+#[test]
+fn a_stop_adds_what_follows_the_last_jobs() {
+    let sink = slow_sink();
+    let mut daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{}", topics(&sink)));
+    stop_during_callbacks(&mut daemon, &sink, open_embedded);
+}
+
+#[test]
+fn a_stop_adds_what_follows_the_last_jobs_on_redis() {
+    let (sink, servers) = (slow_sink(), [RedisServer::start(), RedisServer::start()]);
+    let mut daemon = Daemon::start(&redis_config(&servers, &sink));
+    stop_during_callbacks(&mut daemon, &sink, |dir| open_redis(&servers, dir));
 }
 
 #[test]
 fn each_follower_is_added_once_on_redis_over_kills() {
     let (sink, servers) = (sink(), [RedisServer::start(), RedisServer::start()]);
-    let node = |(n, server): (usize, &RedisServer)| {
-        format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
-    };
-    let nodes: String = servers.iter().enumerate().map(node).collect();
-    let daemon = Daemon::start(&format!("[store]\nbackend = \"redis\"\n{nodes}{}", topics(&sink)));
-    play(&daemon, &sink, |dir| {
-        let node = |(n, server): (usize, &RedisServer)| {
-            settings::NodeSettings::server(format!("r{n}"), server.url(), 2)
-        };
-        let nodes = servers.iter().enumerate().map(node).collect();
-        let redis = settings::RedisSettings::of_nodes("dq", 5 * SECOND, 2, nodes);
-        store::open(&StoreSettings::Redis(redis), &dir.join("var/run")).unwrap()
-    });
+    let daemon = Daemon::start(&redis_config(&servers, &sink));
+    play(&daemon, &sink, |dir| open_redis(&servers, dir));
 }

@@ -232,6 +232,33 @@ fn a_snapshot_of_another_registry_does_not_stay() {
 }
 
 #[test]
+fn a_reload_with_a_registry_that_is_away_is_given_up() {
+    let (sink, daemon) = (Sink::start(), Daemon::start("start_timeout = \"4s\"\n"));
+    Http::unix(&daemon).ask("POST", "/v1/topics", &json!({"name": "t", "callback": sink.url()})).is(201);
+    let file = daemon.dir.path().join("dq.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let away = format!("[registry]\nurl = \"mysql://dq:secret@127.0.0.1:{}/dq\"\n", free_port());
+    std::fs::write(&file, before.clone() + &away).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    // Both generations could accept clients meanwhile. A new process without topics would refuse the add.
+    eventually(2 * SOON, "the end of the reload", || {
+        let is_over = daemon.log().contains("is given up");
+        assert_eq!(daemon.client().ask(&add("t", "1", 0)).unwrap()["code"], 1);
+        is_over.then_some(())
+    });
+    let log = daemon.log();
+    assert!(
+        log.contains("waiting until the registry mysql://") && !log.contains("older ones drain"),
+        "{log}"
+    );
+    sink.wait_for(1, SOON);
+    // A registry that answers takes over. It has no topic yet.
+    std::fs::write(&file, before + "[registry]\nurl = \"sqlite:other.db\"\n").unwrap();
+    daemon.signal(Signal::SIGHUP);
+    answers(&daemon, "t", "2", Some("unknown_topic"));
+}
+
+#[test]
 fn topics_change_although_the_table_of_php_alerts_is_gone() {
     let (sink, database) = (Sink::start(), MariaDb::shared().database());
     let daemon = Daemon::start(&format!("[registry]\nurl = \"{}\"\n", database.url()));

@@ -275,6 +275,8 @@ fn all_jobs_move_to_redis_and_back_as_they_were() {
     assert!(refused.contains("its jobs were moved to redis under dq"), "{refused}");
     let again = words(&stage.move_jobs("old", "redis", &[]));
     assert!(again.contains("were moved to") && again.contains("before"), "{again}");
+    let again = words(&stage.move_jobs("old", "redis", &["--json"]));
+    assert!(again.contains("moved_before") && !again.contains("were moved"), "{again}");
     assert!(done.contains("copied to the registry store:dq: 1 topic, 0 tokens and 0 accounts"), "{done}");
     register(&stage, "http://127.0.0.1:8/");
     let refused = words(&stage.move_jobs("redis", "new", &[]));
@@ -388,7 +390,7 @@ fn a_move_is_refused_while_followers_wait_in_the_outbox() {
     settle(old.as_mut(), &leased[0], Outcome::Ack);
     drop(old);
     let refused = words(&stage.move_jobs("old", "new", &[]));
-    assert!(refused.contains("still has 1 entries") && refused.contains("dq topics pause"), "{refused}");
+    assert!(refused.contains("still has 1 entries") && refused.contains("dq doctor"), "{refused}");
     assert!(stage.open("old").is_ok() && stage.open("new").is_ok(), "nothing was marked");
 }
 

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use cli::HandlerAnswer;
+
 use crate::support::proxy::{Proxy, Way};
 use crate::support::redis::{RedisServer, TcpServer};
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, new_job, stats, topic};
@@ -181,4 +183,49 @@ fn a_job_with_one_attempt_is_called_for_although_its_node_hangs() {
         assert_eq!(left["dead"], 0, "log:\n{}", daemon.log());
         (left.values().sum::<u64>() == 0).then_some(())
     });
+}
+
+/// A lease call of a consumer that was killed can reach the node after a timer has handed back the consumer's leases.
+#[test]
+fn a_lease_of_a_dead_consumer_that_arrives_late_is_handed_back() {
+    let (sink, server) =
+        (Sink::answering(|_| HandlerAnswer::new(200, "ok").after(60 * SECOND)), RedisServer::start());
+    let node =
+        format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", server.url());
+    let topics =
+        format!("{}[[topic]]\nname = \"u\"\nmode = \"pull\"\n", topic("t", &sink, "timeout = \"90s\""));
+    let daemon = Daemon::start(&format!("[consume]\nprocesses = 1\n{node}{topics}"));
+    let mut client = daemon.client();
+    for name in ["t", "u"] {
+        assert_eq!(client.ask(&add(name, "1", 0)).unwrap()["code"], 1);
+    }
+    sink.wait_for(1, 20 * SECOND);
+    let pid = daemon.child("dq-consume-0").to_string();
+    let owners = std::fs::read_dir(daemon.dir.path().join("var/run/owners")).unwrap();
+    let mut owners = owners.map(|file| file.unwrap().path());
+    let file = owners.find(|file| std::fs::read_to_string(file).unwrap() == pid).unwrap();
+    let tag = file.file_name().unwrap().to_str().unwrap().to_owned();
+    daemon.kill_child("dq-consume-0");
+    eventually(10 * SECOND, "the leases are handed back", || {
+        daemon.log().contains(&format!("leases of {tag} are handed back")).then_some(())
+    });
+    let node = settings::NodeSettings::server("r0", server.url(), 2);
+    let redis = settings::RedisSettings::of_nodes("dq", 5 * SECOND, 2, vec![node]);
+    let mut store = store::open(&settings::StoreSettings::Redis(redis), Path::new("/nowhere")).unwrap();
+    let wanted = LeaseRequest {
+        topic: new_job("u", "1", "1", Due::In(Duration::ZERO)).key.topic,
+        max: 1,
+        hold: 600 * SECOND,
+        max_leased: None,
+        is_own_ttr: false,
+        max_attempts: 9,
+    };
+    eventually(10 * SECOND, "the late lease", || {
+        let leased = store.lease(std::slice::from_ref(&wanted), 1, Some(&OwnerTag(tag.clone()))).ok()?;
+        (leased.jobs.len() == 1).then_some(())
+    });
+    eventually(20 * SECOND, "the job is ready again", || {
+        (stats(&mut client, "u")["ready"] == 1).then_some(())
+    });
+    eventually(20 * SECOND, "the owner's file is removed", || (!file.exists()).then_some(()));
 }

@@ -69,7 +69,7 @@ pub(super) struct AlertWorkerHandle {
 
 impl AlertWorkerHandle {
     /// Starts the worker.
-    pub(super) fn start(context: &Context, php: SharedPhpMail) -> Result<AlertWorkerHandle> {
+    pub(super) fn start(context: &mut Context, php: SharedPhpMail) -> Result<AlertWorkerHandle> {
         let (shared, settings) = (Arc::new(SharedState::default()), Arc::clone(&context.settings));
         let ((sender, messages), (end, ended)) = (channel(), channel());
         let zone = context.zone()?;

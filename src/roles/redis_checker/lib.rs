@@ -70,12 +70,13 @@ pub fn run(mut context: Context) -> Result<()> {
     let damage = inspect(context.store()?)?;
     let lanes = context.lanes()?;
     let (mut nodes, mut moving_since) = (Watchers::start(&lanes)?, None);
-    let late = late::watch(&mut context)?;
-    let spool = spool::watch(&context)?;
+    // The registry is read before anything waits for its topics.
     let php = SharedPhpMail::default();
     let registry = registry::follow(&context.settings, &php)?;
+    let late = late::watch(&mut context)?;
+    let spool = spool::watch(&context)?;
     let statistics = StatisticsHandle::start(&context)?;
-    let mut alerts = AlertWorkerHandle::start(&context, php)?;
+    let mut alerts = AlertWorkerHandle::start(&mut context, php)?;
     let names: Vec<&str> = (0..lanes.count()).filter_map(|lane| lanes.name(lane)).collect();
     let is_watched = |condition: &FindingKind| condition.node().is_none_or(|node| names.contains(&node));
     let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms(), is_watched);

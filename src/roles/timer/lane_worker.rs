@@ -33,17 +33,32 @@ const SHORTER_SLEEP: Duration = Duration::from_secs(10);
 /// How long a step may take.
 const STEP: Duration = Duration::from_secs(15);
 
+/// A process may die while the store still has a call of this process to do. If this call leases jobs after the leases
+/// of the process were handed back, these jobs would wait until the end of their leases. So the leases are handed back a
+/// second time, after this pause.
+const LATE_CALLS: Duration = Duration::from_secs(5);
+
 /// An owner of leases that is gone. The file of the owner is removed when every lane has handed back the owner's
 /// leases.
 pub(super) type SharedDeadOwner = Arc<Mutex<Option<DeadOwner>>>;
+
+/// An owner whose leases in this lane must be handed back.
+struct OwnerToHandBack {
+    tag: OwnerTag,
+    owner: SharedDeadOwner,
+    /// When the leases are handed back next.
+    at: Instant,
+    /// Whether the leases were handed back once. (See [`LATE_CALLS`].)
+    is_second: bool,
+}
 
 /// The worker of one lane.
 pub(super) struct LaneWorker {
     pub store: Box<dyn Store>,
     pub bell: Box<dyn Bell>,
     clock: TimerFd,
-    /// Owners whose leases in this lane are not handed back yet.
-    dead: Vec<(OwnerTag, SharedDeadOwner)>,
+    /// Owners that are gone, and whose leases in this lane must be handed back.
+    dead: Vec<OwnerToHandBack>,
     news: Receiver<(OwnerTag, SharedDeadOwner)>,
     /// The socket that wakes the worker. Readable when there is news. Closed when the worker must end.
     wake_reader: UnixStream,
@@ -51,8 +66,6 @@ pub(super) struct LaneWorker {
     /// Wakes the thread that adds the jobs that follow other jobs (`outbox`).
     followers: SyncSender<()>,
     trouble: TroubleLog,
-    /// When leases of owners that are gone are handed back again, after this failed.
-    hand_back_at: Option<Instant>,
     hand_back_trouble: TroubleLog,
     /// The topics whose jobs are spread after an outage, each with the time over which they are spread.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
@@ -109,7 +122,6 @@ impl LaneWorker {
                 maintenance,
                 followers,
                 trouble,
-                hand_back_at: None,
                 hand_back_trouble: TroubleLog::default(),
                 spread,
                 busy_since,
@@ -132,7 +144,9 @@ impl LaneWorker {
                 self.store.announce();
                 announced = Instant::now();
             }
-            self.dead.extend(self.news.try_iter());
+            let now = Instant::now();
+            let first = |(tag, owner)| OwnerToHandBack { tag, owner, at: now, is_second: false };
+            self.dead.extend(self.news.try_iter().map(first));
             let again = match self.work() {
                 Ok(next_ms) => {
                     self.trouble.end();
@@ -145,8 +159,10 @@ impl LaneWorker {
                 Err(e) => Some(Instant::now() + self.trouble.pause_after_store("cannot move jobs", &e)),
             };
             *lock(&self.busy_since) = None;
-            let next = again.unwrap_or(announced + longest);
-            let next = self.hand_back_at.map_or(next, |at| at.min(next));
+            let hand_back_at = self.dead.iter().map(|dead| dead.at).min();
+            let next = again.unwrap_or_else(|| {
+                hand_back_at.into_iter().chain([announced + longest]).min().unwrap_or(announced)
+            });
             if !self.wait(next, again.is_some())? {
                 store::unhang(self.bell, self.store.as_mut());
                 return Ok(());
@@ -156,14 +172,18 @@ impl LaneWorker {
 
     /// Hands back the leases of the owners that are gone.
     fn hand_back(&mut self) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let (due, later) = std::mem::take(&mut self.dead).into_iter().partition(|dead| dead.at <= now);
+        self.dead = later;
+        let (due, mut failed): (Vec<OwnerToHandBack>, _) = (due, Vec::new());
         let mut outcome = Ok(());
-        for (owner, dead) in std::mem::take(&mut self.dead) {
-            let jobs = match self.store.hand_back(&owner) {
+        for dead in due {
+            let jobs = match self.store.hand_back(&dead.tag) {
                 Ok(jobs) => jobs,
                 // One shard may be down. The other shards have handed back their leases of this owner. The loop
                 // continues, because these shards can also hand back the leases of the other owners.
                 Err(e) => {
-                    self.dead.push((owner, dead));
+                    failed.push(dead);
                     outcome = Err(e);
                     continue;
                 }
@@ -173,34 +193,42 @@ impl LaneWorker {
                 self.store.announce();
             }
             if jobs > 0 {
-                log::info!("{jobs} leases of {} are handed back: its process is gone", owner.0);
+                log::info!("{jobs} leases of {} are handed back: its process is gone", dead.tag.0);
+            }
+            if !dead.is_second {
+                self.dead.push(OwnerToHandBack { at: now + LATE_CALLS, is_second: true, ..dead });
+                continue;
             }
             // The last lane that is done with the owner removes the owner's file.
-            if let Some(Err(e)) =
-                Arc::into_inner(dead).and_then(|d| d.into_inner().ok().flatten()).map(DeadOwner::forget)
-            {
+            let last = Arc::into_inner(dead.owner).and_then(|owner| owner.into_inner().ok().flatten());
+            if let Some(Err(e)) = last.map(DeadOwner::forget) {
                 log::warn!("cannot remove an owner's file: {e}");
             }
         }
-        outcome
+        // If the store fails in another way than by a shard that is down, these owners are tried again at once when the
+        // store works again.
+        let pause = match &outcome {
+            Ok(()) => {
+                self.hand_back_trouble.end();
+                Duration::ZERO
+            }
+            Err(StoreError::Gone(_) | StoreError::Moving(_)) => Duration::ZERO,
+            Err(e) => {
+                let what = format_args!("cannot hand back the leases of a process that is gone: {e}");
+                self.hand_back_trouble.pause_after(&what)
+            }
+        };
+        self.dead.extend(failed.into_iter().map(|dead| OwnerToHandBack { at: now + pause, ..dead }));
+        match outcome {
+            // One shard may be down. The work on the other shards goes on.
+            Err(StoreError::Gone(_) | StoreError::Moving(_)) | Ok(()) => outcome,
+            Err(_) => Ok(()),
+        }
     }
 
     /// Does what is due now, up to a batch of each kind. Returns the next moment at which something is due.
     fn work(&mut self) -> Result<Option<i64>, StoreError> {
-        if self.hand_back_at.is_none_or(|at| at <= Instant::now()) {
-            self.hand_back_at = match self.hand_back() {
-                Ok(()) => {
-                    self.hand_back_trouble.end();
-                    None
-                }
-                Err(e @ (StoreError::Gone(_) | StoreError::Moving(_))) => return Err(e),
-                // One shard may be down. The work on the other shards goes on.
-                Err(e) => {
-                    let what = format_args!("cannot hand back the leases of a process that is gone: {e}");
-                    Some(Instant::now() + self.hand_back_trouble.pause_after(&what))
-                }
-            };
-        }
+        self.hand_back()?;
         let spread = lock(&self.spread).clone();
         let (promoted, forgotten) = self.store.promote_or_spread(BATCH, &spread)?;
         for (topic, jobs) in forgotten {

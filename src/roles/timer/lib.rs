@@ -15,6 +15,7 @@ mod upkeep;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use anyhow::{Context as _, Result};
 
 use self::lane_worker::{LaneWorker, LaneWorkerHandle, SharedDeadOwner};
 use self::leader_lock::LeaderLock;
+use self::outbox::OutboxContext;
 use self::upkeep::KnownTopics;
 use host::{Owners, random_name};
 use model::job::TopicName;
@@ -37,20 +39,21 @@ const NODE_AWAY: Duration = Duration::from_secs(1);
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// How long the process waits at its end for steps that have begun. A step that is still running after that does no
-/// harm, because it is done completely or not at all.
-const LAST_STEPS: Duration = Duration::from_secs(2);
+/// harm, because it is done completely or not at all. The master kills a timer two seconds after `drain_timeout`.
+const LAST_STEPS: Duration = Duration::from_millis(1500);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     // The store is opened before this timer stands by, so that the timer can take over at once.
     let store = context.store()?;
+    let topics = context.topics()?;
     let duty = LeaderLock::await_in(&context.settings.run_dir).context("cannot stand by")?;
     context.ready()?;
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("this timer is now the active one");
             let upkeep = upkeep::start(store, context.settings.records_max)?;
-            return Timer::start(&mut context, upkeep)?.run(&mut context);
+            return Timer::start(&mut context, topics, upkeep)?.run(&mut context);
         }
     }
     Ok(())
@@ -77,26 +80,34 @@ struct Timer {
     upkeep: Sender<KnownTopics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
-    /// The topics, shared with the threads that add the jobs of the outboxes. None: not all topics are known yet.
+    /// Shared with the threads that add the jobs of the outboxes: the topics, and whether these threads add all that is
+    /// left at the end.
     known: Arc<Mutex<Option<Topics>>>,
+    adds_rest: Arc<AtomicBool>,
     /// While this value exists, the thread that sends the host's spool runs. `None`: the store has no spool.
     _spool: Option<Sender<()>>,
 }
 
 impl Timer {
-    fn start(context: &mut Context, upkeep: Sender<KnownTopics>) -> Result<Timer> {
-        let topics = context.topics()?;
+    fn start(context: &mut Context, mut topics: RegistryView, upkeep: Sender<KnownTopics>) -> Result<Timer> {
+        // The topics may have changed while this timer stood by.
+        topics.reload();
         let _ = upkeep.send(known_topics(&topics));
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
         let spread = Arc::new(Mutex::new(spread_of(topics.now())));
-        let known = Arc::new(Mutex::new(whole(&topics)));
+        let (known, adds_rest) = (Arc::new(Mutex::new(whole(&topics))), Arc::default());
+        let outbox = OutboxContext {
+            topics: Arc::clone(&known),
+            adds_rest: Arc::clone(&adds_rest),
+            alive: fail.clone(),
+        };
         let mut workers = Vec::new();
         for lane in 0..context.lanes()?.count() {
             let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
             let maintenance = maintain(context.lane(lane)?)?;
-            let followers = outbox::start(context.lane(lane)?, Arc::clone(&known))?;
+            let followers = outbox::start(context.lane(lane)?, outbox.clone())?;
             let (worker, handle) =
                 LaneWorker::new(context.lane(lane)?, bell, maintenance, followers, Arc::clone(&spread))?;
             let (fail, wake) = (fail.clone(), wake.try_clone()?);
@@ -110,7 +121,7 @@ impl Timer {
         }
         let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
         let spool = spool::start(&context.settings.store)?;
-        Ok(Timer { owners, workers, failed, woken, topics, upkeep, spread, known, _spool: spool })
+        Ok(Timer { owners, workers, failed, woken, topics, upkeep, spread, known, adds_rest, _spool: spool })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
@@ -142,13 +153,16 @@ impl Timer {
                 return Err(e);
             }
         }
-        // When their handles are dropped, the workers end and remove their bells.
+        // If no timer of a new generation waits for the lock, the outboxes are emptied now.
+        let is_replaced = context.drain().is_some_and(|drain| drain.replaced);
+        self.adds_rest.store(!is_replaced, Ordering::Relaxed);
+        // When their handles are dropped, the workers end and remove their bells. Then the threads of the outboxes end.
         self.workers.clear();
         match self.failed.recv_timeout(LAST_STEPS) {
             Ok(e) => Err(e),
             Err(RecvTimeoutError::Disconnected) => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
-                log::warn!("a lane worker has not finished its last step: it is interrupted");
+                log::warn!("a thread of a lane has not finished its last step: it is interrupted");
                 Ok(())
             }
         }

@@ -2,9 +2,10 @@
 //! belong to other nodes, and a node that hangs must not delay promotions. The store finds the entries and makes the
 //! adds (`store::Outbox`). This module says which job follows from an entry.
 
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -13,20 +14,34 @@ use model::follow::{self, DoneEvent, PredecessorJob};
 use model::job::{NewJob, TopicName};
 use model::topic::Topics;
 use role::{TroubleLog, lock};
-use store::{OutboxCause, OutboxEntry, Store};
+use store::{FollowerSendResult, OutboxCause, OutboxEntry, Store};
 
 /// If the topics of the registry are not known yet, the thread waits this long before it checks again.
 const TOPICS_PAUSE: Duration = Duration::from_millis(200);
 
+/// How long a thread may add what is left, when dq stops. After the longer time [`LAST_STEPS`](super::LAST_STEPS), the
+/// process ends.
+const REST_TIME: Duration = Duration::from_secs(1);
+
+/// What the threads of all lanes share.
+#[derive(Clone)]
+pub(super) struct OutboxContext {
+    /// None until the topics of the registry are known: a job without a delay of its own needs the delay of its topic.
+    /// Without this delay, the job would be delivered too early.
+    pub topics: Arc<Mutex<Option<Topics>>>,
+    /// Whether a thread adds all that is left before it ends. Otherwise the next timer does so.
+    pub adds_rest: Arc<AtomicBool>,
+    /// The channel on which the timer notices that all threads have ended.
+    pub alive: Sender<anyhow::Error>,
+}
+
 /// Starts the thread. The thread looks for entries when it is woken. It also looks for entries at the start, because an
 /// earlier timer may have died before its work was done. The thread ends when the sender is dropped.
-///
-/// `topics` is none until the topics of the registry are known: a job without a delay of its own needs the delay of its
-/// topic. Without this delay, the job would be delivered too early.
-pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Option<Topics>>>) -> Result<SyncSender<()>> {
+pub(super) fn start(mut store: Box<dyn Store>, context: OutboxContext) -> Result<SyncSender<()>> {
     let (sender, receiver) = sync_channel(1);
+    let OutboxContext { topics, adds_rest, alive } = context;
     role::vital_thread("outbox", move || {
-        let mut trouble = TroubleLog::default();
+        let (mut trouble, _alive) = (TroubleLog::default(), alive);
         loop {
             let Some(known) = lock(&topics).clone() else {
                 match receiver.recv_timeout(TOPICS_PAUSE) {
@@ -46,11 +61,34 @@ pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Option<Topics>>
                 None => receiver.recv().map_err(RecvTimeoutError::from),
             };
             if heard == Err(RecvTimeoutError::Disconnected) {
+                if adds_rest.load(Ordering::Relaxed) {
+                    add_rest(store.as_mut(), &known);
+                }
                 return;
             }
         }
     })?;
     Ok(sender)
+}
+
+/// Adds what is left when dq stops, so that a store that is moved or exported afterwards has an empty outbox. What
+/// cannot be added within [`REST_TIME`] is added after the next start.
+fn add_rest(store: &mut dyn Store, topics: &Topics) {
+    let until = Instant::now() + REST_TIME;
+    while Instant::now() < until {
+        match store.send_followers(&|entry| follower(entry, topics)) {
+            Ok(FollowerSendResult { again: Some(Duration::ZERO), .. }) => {}
+            Ok(FollowerSendResult { again: None, .. }) => return,
+            Ok(FollowerSendResult { again: Some(pause), .. }) if Instant::now() + pause < until => {
+                std::thread::sleep(pause);
+            }
+            Ok(_) => break,
+            Err(e) => {
+                return log::warn!("cannot add what follows jobs: {e}; it is added after the next start");
+            }
+        }
+    }
+    log::warn!("some of what follows jobs is added after the next start");
 }
 
 /// Returns the job that follows from an entry. A job is added even if its topic is not registered any more. The job
