@@ -240,6 +240,32 @@ fn a_move_that_was_killed_is_finished_or_taken_back() {
     assert!(why.contains(a) && why.contains(b), "{why}");
 }
 
+/// The first run has written the tables, and may write the table `registry` at any moment. Then a second run must not have
+/// removed anything.
+#[test]
+fn a_second_run_of_a_move_takes_nothing_from_the_first() {
+    const FIELDS: usize = 100_000;
+    let nodes = Nodes::start(2);
+    nodes.open(1).unwrap().put(&topic("t"), Expected::Any).unwrap();
+    let fill = format!("for n = 1, {FIELDS} do redis.call('HSET', KEYS[1], n, n) end");
+    let key = |node: usize| format!("dq:{{{}.0}}:registry:audit", Nodes::name(node));
+    for node in 0..2 {
+        nodes.servers[node].cli(&["EVAL", &fill, "1", &key(node)]);
+    }
+    nodes.servers[1].cli(&["HSET", &key(1), "old", "left by an earlier move"]);
+    let registry = RedisRegistry::find(&nodes.settings(2)).unwrap().unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(move || registry.move_to("b").map(drop));
+        while !second.is_finished() {
+            let fields: usize = nodes.servers[1].cli(&["HLEN", &key(1)]).trim().parse().unwrap();
+            assert!(fields >= FIELDS, "{fields} are left");
+        }
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(nodes.servers[1].cli(&["HLEN", &key(1)]).trim(), FIELDS.to_string());
+    assert_eq!(names(nodes.open(3).unwrap().as_mut()), ["t"]);
+}
+
 #[test]
 fn daemons_share_a_registry_and_it_is_rebuilt_after_a_loss() {
     let sink = Sink::start();

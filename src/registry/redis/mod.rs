@@ -103,10 +103,12 @@ impl RedisRegistry {
 
     /// Moves the registry to another node. A run that was interrupted can be started again.
     pub fn move_to(self, node: &str) -> Result<RedisRegistry> {
-        let days = statistics::day_tables(&self.tables)?;
-        let others = [audit::TABLES, bulk::TABLES, statistics::TABLES].concat();
-        let others: Vec<String> = others.into_iter().map(str::to_owned).chain(days).collect();
-        Ok(RedisRegistry { tables: self.tables.move_to(node, &others)? })
+        let others = |tables: &RedisTables| {
+            let always = [audit::TABLES, bulk::TABLES, statistics::TABLES].concat();
+            let days = statistics::day_tables(tables)?;
+            Ok(always.into_iter().map(str::to_owned).chain(days).collect())
+        };
+        Ok(RedisRegistry { tables: self.tables.move_to(node, others)? })
     }
 
     /// Makes a change. `work` reads what it needs, and returns the changes and the result. If the version of the table

@@ -26,11 +26,11 @@ fn sums_table(day: &str) -> String {
 }
 
 /// Returns the names of the tables of days.
-pub(super) fn day_tables(tables: &RedisTables) -> Result<Vec<String>> {
+pub(super) fn day_tables(tables: &RedisTables) -> store::Result<Vec<String>> {
     Ok(days(tables)?.iter().map(|day| sums_table(day)).collect())
 }
 
-fn days(tables: &RedisTables) -> Result<Vec<String>> {
+fn days(tables: &RedisTables) -> store::Result<Vec<String>> {
     Ok(tables.table(DAYS)?.map(|(_, days)| days.into_keys().collect()).unwrap_or_default())
 }
 

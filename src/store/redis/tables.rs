@@ -218,26 +218,33 @@ impl RedisTables {
         StoreError::Unavailable(format!("the registry is not on node {} any more", self.node()))
     }
 
-    /// Moves the tables to another node. `others`: all tables except the first. A run may end after any step. The move
-    /// may be started again, even while another run works. Returns the handle to the tables on that node.
-    pub fn move_to(self, name: &str, others: &[String]) -> Result<RedisTables> {
+    /// Moves the tables to another node. `others` finds the names of all tables except the first. It is called when the
+    /// tables do not change any more. A run may end after any step. The move may be started again, even while another run
+    /// works. Returns the handle to the tables on that node.
+    pub fn move_to(
+        self,
+        name: &str,
+        others: impl FnOnce(&RedisTables) -> Result<Vec<String>>,
+    ) -> Result<RedisTables> {
         let goal = RedisTables::at(&self.nodes, position(&self.nodes, name)?);
         reports(&self.nodes).into_iter().collect::<Result<Vec<_>>>()?;
-        if goal.place == self.place {
-            self.mark(None)?;
-        } else {
-            let version = self.mark(Some(name))?;
-            for table in others {
-                goal.fill(table, self.every_field(table)?, None)?;
+        let is_there = goal.place == self.place;
+        let version = self.mark((!is_there).then_some(name))?;
+        let others = others(&self)?;
+        if !is_there {
+            for table in &others {
+                goal.fill(table, self.every_field(table)?)?;
             }
             let mut first = self.every_field(FIRST)?;
             first.remove(VERSION);
             first.remove(MOVES_TO);
-            goal.fill(FIRST, first, Some(version))?;
+            // The first table is written in one call, so no process sees only a part of it.
+            let set = first.into_iter().map(|(field, value)| set(FIRST, field, value));
+            goal.write_next(FIRST, None, Some(version), &set.collect::<Vec<_>>())?;
         }
         // The goal has the first table now. An earlier run may have left tables on a third node.
         for node in (0..goal.nodes.count()).filter(|node| *node != goal.place.node) {
-            RedisTables::at(&goal.nodes, node).remove(others)?;
+            RedisTables::at(&goal.nodes, node).remove(&others)?;
         }
         goal.tell_the_others(&reports(&goal.nodes));
         Ok(goal)
@@ -260,16 +267,13 @@ impl RedisTables {
     }
 
     /// Writes a whole table if this node does not have the first table yet. So a slow run does not overwrite the tables
-    /// that another run has finished.
-    fn fill(&self, table: &str, fields: BTreeMap<String, String>, version: Option<u64>) -> Result<()> {
-        let set = |(field, value)| RedisTableChange::Set { table: table.to_owned(), field, value };
-        let drop = RedisTableChange::Drop { table: table.to_owned() };
-        let mut changes: Vec<RedisTableChange> =
-            std::iter::once(drop).chain(fields.into_iter().map(set)).collect();
-        if version.is_some() {
-            // The first table is written in one call, so no process sees only a part of it.
-            return self.write_next(FIRST, None, version, &changes).map(|_| ());
-        }
+    /// that another run has finished. Fields that are right stay where they are, so this run can end at any moment
+    /// without removing what another run has written.
+    fn fill(&self, table: &str, fields: BTreeMap<String, String>) -> Result<()> {
+        let old = self.every_field(table)?.into_keys().filter(|field| !fields.contains_key(field));
+        let remove = old.map(|field| RedisTableChange::Remove { table: table.to_owned(), field });
+        let mut changes: Vec<RedisTableChange> = remove.collect();
+        changes.extend(fields.into_iter().map(|(field, value)| set(table, field, value)));
         while !changes.is_empty() {
             let rest = changes.split_off(changes.len().min(FIELDS));
             if !self.write_next(FIRST, None, None, &changes)? {
@@ -327,6 +331,10 @@ impl Nodes {
             _ => Ok(()),
         }
     }
+}
+
+fn set(table: &str, field: String, value: String) -> RedisTableChange {
+    RedisTableChange::Set { table: table.to_owned(), field, value }
 }
 
 fn position(nodes: &Nodes, name: &str) -> Result<usize> {
