@@ -136,7 +136,7 @@ clients: clients-tools
 	clients/run $(LANGUAGES)
 
 # Builds the Debian package and the tar in target/packages, and the container image. Each is then tested on a separate
-# machine.
+# machine. PROFILE=trial builds them faster, for a test: they are not optimised.
 packages: packages-tools
 	rm -rf target/packages
 	PATH="$(CURDIR)/$(PACKAGES)/bin:$$PATH" deploy/build-packages

@@ -8,6 +8,7 @@ can write to, and a user without rights. Needs root.
 """
 
 import json
+import os
 import pathlib
 import platform
 import re
@@ -28,7 +29,7 @@ ROOTS = TOP / "target/tools/roots"
 TOOLS = TOP / "target/tools/packages/bin"
 DOCKER = TOP / "deploy/docker"
 KUBERNETES = sorted((TOP / "deploy/kubernetes").glob("*.yaml"))
-DIST = TOP / f"target/{platform.machine()}-unknown-linux-gnu/dist"
+BUILT = TOP / f"target/{platform.machine()}-unknown-linux-gnu" / os.environ.get("PROFILE", "dist")
 USER = 10001
 
 # The first process of the new namespaces. $1 is the root of the image, $2 the folder of its volume.
@@ -74,7 +75,7 @@ def files():
             # The file with the password is a Secret of the cluster, so this check has no such file.
             file.write("\n".join(line for line in text.split("\n") if not line.startswith("password_file")))
             file.flush()
-            run(DIST / "dq-master", "--config", file.name, "--check")
+            run(BUILT / "dq-master", "--config", file.name, "--check")
     say("the files are valid")
 
 
@@ -98,7 +99,7 @@ class Image:
         executables = self.folder / "executables"
         executables.mkdir()
         for name in ("dq", "dq-master"):
-            shutil.copy(DIST / name, executables)
+            shutil.copy(BUILT / name, executables)
         self.image_of(executables, "localhost/build", "/build/target/dist/")
         self.buildah("build", "--isolation", "chroot", "--pull-never", "--format", "docker",
                      "--build-context", "build=container-image://localhost/build",
