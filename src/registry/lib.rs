@@ -149,7 +149,7 @@ pub struct Listing {
     pub unusable: Vec<InvalidRow>,
 }
 
-/// A request of a runner for an operation. A runner is a process that runs operations on many jobs.
+/// A runner asks for an operation that it can run. A runner is a process that runs operations on many jobs.
 #[derive(Debug, Clone, Copy)]
 pub struct BulkClaim<'a> {
     /// A random text that identifies the runner.

@@ -43,8 +43,8 @@ impl Of<'_> {
         }
     }
 
-    /// Finds two faults: a client's report that was answered with success although its job had ended, and a version
-    /// that is shown after its ack.
+    /// Finds two faults. The daemon answers a client's report with success although the job has ended. The daemon shows a
+    /// version of a job that a client has acked.
     pub(super) fn judge_report(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let (version, kind) = match (asked.reported(), &asked.outcome) {
             (Some(version), Outcome::Done) => (version, Kind::Phantom),

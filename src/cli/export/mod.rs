@@ -57,9 +57,8 @@ struct ExportPhpDq {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// A Redis of the PHP daemon, in the form that the import's --from takes: a URL, or host:port:password as in its
-    /// table dq_redis. Give it once for each row of the table, in the order of the rows: the order decides which Redis
-    /// a job belongs to
+    /// The address of a Redis of the PHP daemon: a URL, or host:port:password as in the PHP daemon's table dq_redis.
+    /// Give it once for each row of the table, in the order of the rows: the order decides which Redis a job belongs to
     #[arg(long, visible_alias = "redis", value_name = "ADDRESS", required = true)]
     to: Vec<String>,
 

@@ -77,7 +77,7 @@ fn row(text: &str) -> Result<RedisAddress> {
             shown: format!("redis://{host}:{port}"),
             info: info.set_redis_settings(secret),
         }),
-        Err(e) => bail!("--from redis://{host}:{port}: {e}"),
+        Err(e) => bail!("redis://{host}:{port}: {e}"),
     }
 }
 

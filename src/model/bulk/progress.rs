@@ -70,7 +70,7 @@ pub enum BulkEnd {
 }
 
 impl BulkEnd {
-    /// Returns the word for the end in the API and in the registry.
+    /// Returns the word by which the API and the registry say how the operation has ended.
     pub fn word(self) -> &'static str {
         match self {
             BulkEnd::Done => "done",

@@ -125,7 +125,7 @@ impl Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
     }
 
-    /// Adds how many parts of the request were done before the problem.
+    /// Writes into the problem how many parts of the request were done before the problem occurred.
     pub(super) fn after(self, done: usize) -> Problem {
         match done {
             0 => self,

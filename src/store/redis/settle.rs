@@ -34,7 +34,7 @@ impl RedisStore {
         self.place_of_lease(homes, settlement).is_err()
     }
 
-    /// Makes the calls that settle up to [`CHUNK`] leases, each at its place.
+    /// Makes the calls that settle up to [`CHUNK`] leases. Each lease is settled on the shard that `place` returns.
     fn settle_calls(
         &self,
         homes: &Homes,

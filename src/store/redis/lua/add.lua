@@ -22,8 +22,8 @@
 
 -- A body with more bytes than this is big. A topic that ever had a big body stays in `big`: see sizes.
 local BIG = 65536
--- Up to this number of jobs of a topic, one command for each job takes less time than the commands for all jobs
--- together.
+-- If a call has at most this number of jobs of a topic, a separate command for each job takes less time than commands
+-- that handle all these jobs at once.
 local FEW = 3
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
@@ -57,8 +57,8 @@ while argv[i] do
     local scores, moments, ranks, rules, notes
     if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
     -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
-    -- flags and due time, so these values need not be made again. (If the priority of a job is a number, the notes of
-    -- the job are made of `noted`, the place of the job in the call, and `rest`: see numbered.)
+    -- flags and due time, so these values need not be made again. If the priority of a job is a number, the notes of the
+    -- job have three parts: `noted`, then the place of the job in the call, then `rest`. See the function `numbered`.
     local flags, due, rank, rule, head, noted, rest, at, waiting, score
     local k, its_flags, its_due = 0, shared_flags, shared_due
     for j = first, last, step do

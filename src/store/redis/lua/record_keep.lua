@@ -1,5 +1,5 @@
 --@ use shard fence
--- Stores what topics keep of their ended jobs.
+-- Stores the setting of each topic that says what is kept of its ended jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  for each topic: its name ('' means all topics together), and the value of `keeping` ('' means the default): see
