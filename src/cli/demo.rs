@@ -40,7 +40,7 @@ const STUBBORN: (&str, u32) = ("order-3", 2);
 const JOBS: u32 = 5;
 
 /// What the receiver did with a callback.
-enum CallbackOutcome {
+enum DemoReceiverAnswer {
     Accepted(String),
     Refused,
 }
@@ -84,7 +84,7 @@ fn configuration(port: u16, console: Option<u16>, receiver: SocketAddr) -> Strin
 }
 
 /// Returns the receiver's handler. It accepts every job except the stubborn one, which it refuses at first.
-fn receive(tell: Sender<CallbackOutcome>) -> impl Fn(ReceivedRequest) -> HandlerAnswer {
+fn receive(tell: Sender<DemoReceiverAnswer>) -> impl Fn(ReceivedRequest) -> HandlerAnswer {
     let refused: Mutex<HashMap<String, u32>> = Mutex::default();
     move |call| {
         let id = call.header("dq-job-id").to_owned();
@@ -95,11 +95,11 @@ fn receive(tell: Sender<CallbackOutcome>) -> impl Fn(ReceivedRequest) -> Handler
         if id == STUBBORN.0 && *times < STUBBORN.1 {
             *times += 1;
             println!("refused    {line}");
-            let _ = tell.send(CallbackOutcome::Refused);
+            let _ = tell.send(DemoReceiverAnswer::Refused);
             return HandlerAnswer::new(503, "not yet\n");
         }
         println!("delivered  {line}");
-        let _ = tell.send(CallbackOutcome::Accepted(id));
+        let _ = tell.send(DemoReceiverAnswer::Accepted(id));
         HandlerAnswer::new(200, "ok\n")
     }
 }
@@ -147,7 +147,7 @@ fn hand_in(port: u16, daemon: &mut DaemonProcess) -> Result<()> {
 /// Watches deliveries. With `once`, ends when all jobs have arrived or the time is up, and returns the jobs that are
 /// missing. Without `once`, ends at a signal, and returns `None`.
 fn watch(
-    answers: &Events<CallbackOutcome>,
+    answers: &Events<DemoReceiverAnswer>,
     signals: &mut Signals,
     daemon: &mut DaemonProcess,
     once: bool,
@@ -160,8 +160,8 @@ fn watch(
     loop {
         for event in answers.try_iter() {
             match event {
-                CallbackOutcome::Accepted(id) => drop(missing.remove(&id)),
-                CallbackOutcome::Refused => refusals += 1,
+                DemoReceiverAnswer::Accepted(id) => drop(missing.remove(&id)),
+                DemoReceiverAnswer::Refused => refusals += 1,
             }
         }
         let all = missing.is_empty() && refusals == STUBBORN.1;

@@ -16,7 +16,7 @@ use super::arguments::MasterArguments;
 use super::child::{Child, State};
 use super::control::Control;
 use super::generation::Generation;
-use super::history::History;
+use super::history::MasterHistory;
 use super::plan::Plan;
 use super::restart::{RestartKind, RestartState};
 use super::running_child::RunningChild;
@@ -46,7 +46,7 @@ pub struct HandOver {
     pub again: Option<RestartKind>,
     /// The time that is left for the first start, in milliseconds; none: the first start is over.
     started_by_left_ms: Option<u64>,
-    history: History,
+    history: MasterHistory,
     generations: Vec<GenerationData>,
     children: Vec<ChildData>,
     sockets: Vec<(Socket, RawFd)>,

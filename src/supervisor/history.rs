@@ -13,7 +13,7 @@ use model::status::{Renewal, UnexpectedExit};
 
 /// What has happened so far. Times are Unix milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct History {
+pub struct MasterHistory {
     /// When the master was started.
     pub started_ms: i64,
     /// The unexpected ends, by slot.
@@ -31,10 +31,10 @@ pub struct UnexpectedExits {
     pub last: Option<UnexpectedExit>,
 }
 
-impl History {
+impl MasterHistory {
     /// Returns the history of a master that starts now.
-    pub fn begin() -> History {
-        History { started_ms: now_ms(), slots: BTreeMap::new(), renewal: None }
+    pub fn begin() -> MasterHistory {
+        MasterHistory { started_ms: now_ms(), slots: BTreeMap::new(), renewal: None }
     }
 
     /// Notes that the process of a slot ended unexpectedly. `again`: another process takes its place.

@@ -47,7 +47,7 @@ use self::child::State;
 use self::config_watch::ConfigWatch;
 use self::control::Control;
 use self::generation::Generation;
-use self::history::History;
+use self::history::MasterHistory;
 use self::plan::Plan;
 use self::preflight::Preflight;
 use self::restart::{RestartKind, RestartState};
@@ -181,7 +181,7 @@ struct Master {
     preflight: Option<Preflight>,
     /// When children are next asked for a sign of life.
     round_at: Option<Instant>,
-    history: History,
+    history: MasterHistory,
     control: Control,
     service: Service,
     config_watch: Option<ConfigWatch>,
@@ -242,7 +242,7 @@ impl Master {
             started_by: Some(Instant::now() + first.plan.start_timeout),
             preflight: None,
             round_at: None,
-            history: History::begin(),
+            history: MasterHistory::begin(),
             control: Control::bind(&first.plan.run_dir)?,
             service,
             config_watch: None,

@@ -8,7 +8,7 @@ use model::status::MasterPhase;
 
 /// The last report to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LastNotification {
+enum LastServiceReport {
     Nothing,
     Ready,
     Reloading,
@@ -18,7 +18,7 @@ enum LastNotification {
 /// What the service manager knows of this master.
 #[derive(Debug)]
 pub struct Service {
-    last_report: LastNotification,
+    last_report: LastServiceReport,
     status: String,
     /// The interval of the signs of life, and when the next sign is sent. The interval is half of what the manager
     /// requires.
@@ -29,15 +29,15 @@ impl Service {
     /// Reports that the start may take the time `may_take`. Returns the state of a master that is starting.
     pub fn starting(may_take: Duration) -> Service {
         host::notify(&[extend(may_take)]);
-        Service::new(LastNotification::Nothing)
+        Service::new(LastServiceReport::Nothing)
     }
 
     /// Returns the state of a master after its image was replaced: a reload is under way.
     pub fn resumed() -> Service {
-        Service::new(LastNotification::Reloading)
+        Service::new(LastServiceReport::Reloading)
     }
 
-    fn new(last_report: LastNotification) -> Service {
+    fn new(last_report: LastServiceReport) -> Service {
         let watchdog = host::watchdog_period().map(|period| (period / 2, Instant::now()));
         Service { last_report, status: String::new(), watchdog }
     }
@@ -45,10 +45,10 @@ impl Service {
     /// Reports that a reload has begun, and may take the time `may_take`. The reload ends when [`Service::update`]
     /// reports a steady phase.
     pub fn reloading(&mut self, may_take: Duration) {
-        if self.last_report == LastNotification::Stopping {
+        if self.last_report == LastServiceReport::Stopping {
             return;
         }
-        self.last_report = LastNotification::Reloading;
+        self.last_report = LastServiceReport::Reloading;
         match NotifyState::monotonic_usec_now() {
             Ok(now) => host::notify(&[NotifyState::Reloading, now, extend(may_take)]),
             Err(e) => log::warn!("cannot get the time for the service manager: {e}"),
@@ -60,13 +60,13 @@ impl Service {
     pub fn update(&mut self, phase: MasterPhase, status: String, may_take: Duration) {
         let mut states = Vec::new();
         match (phase, self.last_report) {
-            (MasterPhase::Stopping, last_report) if last_report != LastNotification::Stopping => {
+            (MasterPhase::Stopping, last_report) if last_report != LastServiceReport::Stopping => {
                 states.extend([NotifyState::Stopping, extend(may_take)]);
-                self.last_report = LastNotification::Stopping;
+                self.last_report = LastServiceReport::Stopping;
             }
-            (MasterPhase::Steady, LastNotification::Nothing | LastNotification::Reloading) => {
+            (MasterPhase::Steady, LastServiceReport::Nothing | LastServiceReport::Reloading) => {
                 states.push(NotifyState::Ready);
-                self.last_report = LastNotification::Ready;
+                self.last_report = LastServiceReport::Ready;
             }
             _ => {}
         }

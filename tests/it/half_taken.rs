@@ -233,7 +233,7 @@ fn a_snapshot_of_another_registry_does_not_stay() {
 
 #[test]
 fn a_reload_with_a_registry_that_is_away_is_given_up() {
-    let (sink, daemon) = (Sink::start(), Daemon::start("start_timeout = \"4s\"\n"));
+    let (sink, daemon) = (Sink::start(), Daemon::start("start_timeout = \"6s\"\n"));
     Http::unix(&daemon).ask("POST", "/v1/topics", &json!({"name": "t", "callback": sink.url()})).is(201);
     let file = daemon.dir.path().join("dq.toml");
     let before = std::fs::read_to_string(&file).unwrap();

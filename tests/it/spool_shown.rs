@@ -185,11 +185,9 @@ fn a_spool_that_cannot_be_written_is_an_error_at_start_and_hup() {
     let output = printed(&["doctor", "--config", dir.path().join("dq.toml").to_str().unwrap()]);
     assert!(output.contains("spool's folder"), "{output}");
 
-    let daemon = Daemon::start(&config(&node, &sink, ""));
+    // (A reload cannot change the file of a spool. But it can add a spool.)
+    let daemon = Daemon::start(&config(&node, &sink, "spool = 0\n"));
     std::fs::write(daemon.dir.path().join("file"), "").unwrap();
-    // A reload must not give up a spool in which changes may wait. So the test waits until the spool is empty.
-    let turn = daemon.dir.path().join("var/spool.db-turn");
-    eventually(10 * SECOND, "an empty spool", || (std::fs::read(&turn).ok()? == b"0").then_some(()));
     let before = daemon.children();
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &bad);
     daemon.signal(Signal::SIGHUP);

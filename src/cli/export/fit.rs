@@ -1,19 +1,19 @@
 //! Says which jobs the PHP daemon can deliver as dq does. Pure.
 
-use super::super::import::known::KnownTopicsAndNodes;
+use super::super::import::known::TopicsAndPhpNodes;
 use model::job::TopicName;
 use model::topic::{DONE_SUFFIX, DeliveryMode, Method, Payload};
 use store::StoredJob;
 
 /// The topics that the PHP daemon knows, and whether jobs may lose data.
 pub struct PhpCompatibility {
-    known: KnownTopicsAndNodes,
+    known: TopicsAndPhpNodes,
     /// Whether jobs may lose the data that the PHP daemon cannot store.
     may_reduce: bool,
 }
 
 impl PhpCompatibility {
-    pub fn new(known: KnownTopicsAndNodes, may_reduce: bool) -> PhpCompatibility {
+    pub fn new(known: TopicsAndPhpNodes, may_reduce: bool) -> PhpCompatibility {
         PhpCompatibility { known, may_reduce }
     }
 
@@ -106,14 +106,14 @@ mod tests {
         }
     }
 
-    fn known() -> KnownTopicsAndNodes {
+    fn known() -> TopicsAndPhpNodes {
         let name = |name: &str| TopicName::new(name).unwrap();
         let push = Topic::new(name("push"), "http://h/");
         let pull = Topic { mode: DeliveryMode::Pull, ..Topic::new(name("pull"), "") };
         let topics = [push, pull, Topic::new(name("bare"), "")];
-        KnownTopicsAndNodes {
+        TopicsAndPhpNodes {
             topics: topics.into_iter().map(|topic| (topic.name.clone(), topic)).collect(),
-            ..KnownTopicsAndNodes::default()
+            ..TopicsAndPhpNodes::default()
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let own = StoredJob { headers: Headers::default().with_destination(Some(path)), ..job("push") };
         assert!(fit.check(&own).unwrap_err().contains("path or URL"));
         let php_topics = Some(HashSet::from(["push".to_owned(), "unusable for dq".to_owned()]));
-        let fit = PhpCompatibility::new(KnownTopicsAndNodes { php_topics, ..known() }, false);
+        let fit = PhpCompatibility::new(TopicsAndPhpNodes { php_topics, ..known() }, false);
         assert_eq!(fit.check(&job("push")), Ok(()));
         assert!(fit.check(&job("unknown")).unwrap_err().contains("dq_topic"));
     }

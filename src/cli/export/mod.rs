@@ -19,7 +19,7 @@ use super::backup::{check_unused, stopped_daemon};
 use super::file_owner::refuse_root;
 use super::import::activity;
 use super::import::address::addresses;
-use super::import::known::KnownTopicsAndNodes;
+use super::import::known::TopicsAndPhpNodes;
 use super::import::source::Source;
 use super::import::{clock, describe};
 use super::outbox::check_outbox;
@@ -115,7 +115,7 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     }
     // If the registry does not exist, opening it would create it.
     let is_missing = matches!(&settings.registry, Some(RegistrySettings::Sqlite { path }) if !path.exists());
-    let known = KnownTopicsAndNodes::read(&settings, is_missing);
+    let known = TopicsAndPhpNodes::read(&settings, is_missing);
     let mut doubts = known.differences(&addresses);
     doubts.extend(known.unread.iter().map(|why| format!("the registry could not be read: {why}")));
     if !arguments.dry_run && !arguments.anyway && !doubts.is_empty() {

@@ -15,7 +15,7 @@ use registry::{self, RegistryError, Snapshot};
 
 /// The known topics and nodes.
 #[derive(Debug, Default)]
-pub struct KnownTopicsAndNodes {
+pub struct TopicsAndPhpNodes {
     /// The topics that dq has, or will have when it runs.
     pub topics: HashMap<TopicName, Topic>,
     /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
@@ -28,11 +28,11 @@ pub struct KnownTopicsAndNodes {
     pub unread: Option<String>,
 }
 
-impl KnownTopicsAndNodes {
+impl TopicsAndPhpNodes {
     /// Reads the topics and nodes. A registry in MySQL is only read. A registry in another database is not opened in a
     /// dry run, because opening it would run its migrations.
-    pub fn read(settings: &Settings, is_trial: bool) -> KnownTopicsAndNodes {
-        let mut known = KnownTopicsAndNodes::default();
+    pub fn read(settings: &Settings, is_trial: bool) -> TopicsAndPhpNodes {
+        let mut known = TopicsAndPhpNodes::default();
         if let Some(at) = &settings.registry {
             known.read_registry(at, settings, is_trial);
         }
@@ -167,7 +167,7 @@ mod tests {
             "nonsense secret",
         ];
         let nodes = (1..).zip(contents).map(|(id, content)| node(id, content)).collect();
-        let known = KnownTopicsAndNodes { nodes, ..KnownTopicsAndNodes::default() };
+        let known = TopicsAndPhpNodes { nodes, ..TopicsAndPhpNodes::default() };
         let without = |from: &[&str]| {
             let addresses: Vec<RedisAddress> =
                 from.iter().map(|text| RedisAddress::parse(text).unwrap()).collect();
@@ -188,8 +188,8 @@ mod tests {
     fn each_address_is_compared_with_the_row_at_its_place() {
         let nodes = vec![node(1, "127.0.0.1:6379:pw"), node(4, "10.0.0.2:6379")];
         let known =
-            KnownTopicsAndNodes { nodes, php_topics: Some(HashSet::new()), ..KnownTopicsAndNodes::default() };
-        let differences = |known: &KnownTopicsAndNodes, to: &[&str]| {
+            TopicsAndPhpNodes { nodes, php_topics: Some(HashSet::new()), ..TopicsAndPhpNodes::default() };
+        let differences = |known: &TopicsAndPhpNodes, to: &[&str]| {
             let addresses: Vec<RedisAddress> =
                 to.iter().map(|text| RedisAddress::parse(text).unwrap()).collect();
             known.differences(&addresses)
@@ -205,6 +205,6 @@ mod tests {
         );
         let missing = differences(&known, &["127.0.0.1:6379"]);
         assert_eq!(missing, ["--to number 2 is nothing, and there is dq_redis row 4 (二) at 10.0.0.2:6379"]);
-        assert_eq!(differences(&KnownTopicsAndNodes::default(), &["h:1"]), [""; 0], "another registry");
+        assert_eq!(differences(&TopicsAndPhpNodes::default(), &["h:1"]), [""; 0], "another registry");
     }
 }

@@ -21,7 +21,7 @@ use jiff::tz::TimeZone;
 
 use self::activity::SourceActivity;
 use self::address::{addresses, without_secrets};
-use self::known::KnownTopicsAndNodes;
+use self::known::TopicsAndPhpNodes;
 use self::pending::PhpTimeContext;
 use self::source::Source;
 use self::summary::ImportSummary;
@@ -116,7 +116,7 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
     if !arguments.dry_run && !arguments.anyway {
         activity.refuse("which would deliver once more what is taken over")?;
     }
-    let known = KnownTopicsAndNodes::read(&settings, arguments.dry_run);
+    let known = TopicsAndPhpNodes::read(&settings, arguments.dry_run);
     // A job must be at its home, and not in the spool, when it is noted as taken over.
     let store_settings = settings.store.without_spool();
     // The durability levels of the topics apply to the stores that this process opens with these settings while `lanes`

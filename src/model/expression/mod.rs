@@ -68,7 +68,7 @@ enum Term {
     Member(Vec<String>),
     Not(Box<Term>),
     Minus(Box<Term>),
-    Compare(Box<Term>, Compare, Box<Term>),
+    Comparison(Box<Term>, Comparison, Box<Term>),
     /// `%`.
     Remainder(Box<Term>, Box<Term>),
     Call(Function, Vec<Term>),
@@ -80,7 +80,7 @@ enum Term {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compare {
+enum Comparison {
     Equal,
     Unequal,
     Identical,
@@ -124,7 +124,9 @@ impl Term {
             }
             Term::Not(term) => ExpressionValue::Bool(!term.value(answer).is_true()),
             Term::Minus(term) => term.value(answer).negated(),
-            Term::Compare(a, how, b) => ExpressionValue::Bool(how.holds(&a.value(answer), &b.value(answer))),
+            Term::Comparison(a, how, b) => {
+                ExpressionValue::Bool(how.holds(&a.value(answer), &b.value(answer)))
+            }
             Term::Remainder(a, b) => a.value(answer).remainder(&b.value(answer)),
             Term::Call(function, terms) => {
                 let values: Vec<ExpressionValue<'a>> = terms.iter().map(|term| term.value(answer)).collect();
@@ -136,17 +138,17 @@ impl Term {
     }
 }
 
-impl Compare {
+impl Comparison {
     fn holds(self, a: &ExpressionValue<'_>, b: &ExpressionValue<'_>) -> bool {
         match self {
-            Compare::Equal => a.equals(b),
-            Compare::Unequal => !a.equals(b),
-            Compare::Identical => a.is_identical(b),
-            Compare::NotIdentical => !a.is_identical(b),
-            Compare::Less => a.compare(b) == Some(Ordering::Less),
-            Compare::LessOrEqual => a.compare(b).is_some_and(Ordering::is_le),
-            Compare::Greater => a.compare(b) == Some(Ordering::Greater),
-            Compare::GreaterOrEqual => a.compare(b).is_some_and(Ordering::is_ge),
+            Comparison::Equal => a.equals(b),
+            Comparison::Unequal => !a.equals(b),
+            Comparison::Identical => a.is_identical(b),
+            Comparison::NotIdentical => !a.is_identical(b),
+            Comparison::Less => a.compare(b) == Some(Ordering::Less),
+            Comparison::LessOrEqual => a.compare(b).is_some_and(Ordering::is_le),
+            Comparison::Greater => a.compare(b) == Some(Ordering::Greater),
+            Comparison::GreaterOrEqual => a.compare(b).is_some_and(Ordering::is_ge),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::function::Function;
 use super::read::{Lexeme, words};
-use super::{Compare, DEPTH_MAX, ExpressionError, Term};
+use super::{Comparison, DEPTH_MAX, ExpressionError, Term};
 
 /// How tightly an operator between two terms binds. The variants are in order, the loosest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,10 +25,10 @@ impl Precedence {
             Lexeme::And => Precedence::And,
             Lexeme::Either => Precedence::Either,
             Lexeme::Both => Precedence::Both,
-            Lexeme::Compare(
-                Compare::Equal | Compare::Unequal | Compare::Identical | Compare::NotIdentical,
+            Lexeme::Comparison(
+                Comparison::Equal | Comparison::Unequal | Comparison::Identical | Comparison::NotIdentical,
             ) => Precedence::Equality,
-            Lexeme::Compare(_) => Precedence::Order,
+            Lexeme::Comparison(_) => Precedence::Order,
             Lexeme::Percent => Precedence::Product,
             _ => return None,
         })
@@ -219,7 +219,7 @@ impl Parser {
             | Lexeme::CloseList
             | Lexeme::Comma
             | Lexeme::Percent
-            | Lexeme::Compare(_)
+            | Lexeme::Comparison(_)
             | Lexeme::Both
             | Lexeme::Either
             | Lexeme::And
@@ -234,7 +234,7 @@ impl Parser {
 
 fn compare(left: Term, word: Option<Lexeme>, right: Term) -> Term {
     match word {
-        Some(Lexeme::Compare(how)) => Term::Compare(Box::new(left), how, Box::new(right)),
+        Some(Lexeme::Comparison(how)) => Term::Comparison(Box::new(left), how, Box::new(right)),
         _ => unreachable!("only comparisons have such a rank"),
     }
 }

@@ -1,7 +1,7 @@
 //! Splits a text into its words: operators, numbers, strings, members. Pure.
 
 use super::function::Function;
-use super::{Compare, ExpressionError, LENGTH_MAX};
+use super::{Comparison, ExpressionError, LENGTH_MAX};
 
 /// A word of an expression.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,7 +13,7 @@ pub(super) enum Lexeme {
     Text(String),
     Status,
     Member(Vec<String>),
-    Compare(Compare),
+    Comparison(Comparison),
     /// `&&`.
     Both,
     /// `||`.
@@ -106,17 +106,17 @@ impl ExpressionReader {
     fn operator(&mut self) -> Result<Lexeme, ExpressionError> {
         const OPERATORS: [(&str, Lexeme); 24] = [
             // If one operator begins with another one, the longer operator must come first.
-            ("===", Lexeme::Compare(Compare::Identical)),
-            ("!==", Lexeme::Compare(Compare::NotIdentical)),
-            ("==", Lexeme::Compare(Compare::Equal)),
-            ("!=", Lexeme::Compare(Compare::Unequal)),
-            ("<>", Lexeme::Compare(Compare::Unequal)),
-            ("<=", Lexeme::Compare(Compare::LessOrEqual)),
-            (">=", Lexeme::Compare(Compare::GreaterOrEqual)),
+            ("===", Lexeme::Comparison(Comparison::Identical)),
+            ("!==", Lexeme::Comparison(Comparison::NotIdentical)),
+            ("==", Lexeme::Comparison(Comparison::Equal)),
+            ("!=", Lexeme::Comparison(Comparison::Unequal)),
+            ("<>", Lexeme::Comparison(Comparison::Unequal)),
+            ("<=", Lexeme::Comparison(Comparison::LessOrEqual)),
+            (">=", Lexeme::Comparison(Comparison::GreaterOrEqual)),
             ("&&", Lexeme::Both),
             ("||", Lexeme::Either),
-            ("<", Lexeme::Compare(Compare::Less)),
-            (">", Lexeme::Compare(Compare::Greater)),
+            ("<", Lexeme::Comparison(Comparison::Less)),
+            (">", Lexeme::Comparison(Comparison::Greater)),
             ("!", Lexeme::Not),
             ("-", Lexeme::Minus),
             ("+", Lexeme::Plus),

@@ -173,10 +173,13 @@ impl LaneWorker {
     /// Hands back the leases of the owners that are gone.
     fn hand_back(&mut self) -> Result<(), StoreError> {
         let now = Instant::now();
-        let (due, later) = std::mem::take(&mut self.dead).into_iter().partition(|dead| dead.at <= now);
+        let (due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.dead).into_iter().partition(|dead| dead.at <= now);
         self.dead = later;
-        let (due, mut failed): (Vec<OwnerToHandBack>, _) = (due, Vec::new());
-        let mut outcome = Ok(());
+        if due.is_empty() {
+            return Ok(());
+        }
+        let (mut outcome, mut failed) = (Ok(()), Vec::new());
         for dead in due {
             let jobs = match self.store.hand_back(&dead.tag) {
                 Ok(jobs) => jobs,
@@ -196,7 +199,7 @@ impl LaneWorker {
                 log::info!("{jobs} leases of {} are handed back: its process is gone", dead.tag.0);
             }
             if !dead.is_second {
-                self.dead.push(OwnerToHandBack { at: now + LATE_CALLS, is_second: true, ..dead });
+                self.dead.push(OwnerToHandBack { at: Instant::now() + LATE_CALLS, is_second: true, ..dead });
                 continue;
             }
             // The last lane that is done with the owner removes the owner's file.
@@ -218,7 +221,8 @@ impl LaneWorker {
                 self.hand_back_trouble.pause_after(&what)
             }
         };
-        self.dead.extend(failed.into_iter().map(|dead| OwnerToHandBack { at: now + pause, ..dead }));
+        let at = Instant::now() + pause;
+        self.dead.extend(failed.into_iter().map(|dead| OwnerToHandBack { at, ..dead }));
         match outcome {
             // One shard may be down. The work on the other shards goes on.
             Err(StoreError::Gone(_) | StoreError::Moving(_)) | Ok(()) => outcome,

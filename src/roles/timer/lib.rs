@@ -84,6 +84,8 @@ struct Timer {
     /// left at the end.
     known: Arc<Mutex<Option<Topics>>>,
     adds_rest: Arc<AtomicBool>,
+    /// Disconnected when all threads that add the jobs of the outboxes have ended.
+    outboxes: Receiver<()>,
     /// While this value exists, the thread that sends the host's spool runs. `None`: the store has no spool.
     _spool: Option<Sender<()>>,
 }
@@ -98,11 +100,8 @@ impl Timer {
         let (fail, failed) = channel();
         let spread = Arc::new(Mutex::new(spread_of(topics.now())));
         let (known, adds_rest) = (Arc::new(Mutex::new(whole(&topics))), Arc::default());
-        let outbox = OutboxContext {
-            topics: Arc::clone(&known),
-            adds_rest: Arc::clone(&adds_rest),
-            alive: fail.clone(),
-        };
+        let (alive, outboxes) = channel();
+        let outbox = OutboxContext { topics: Arc::clone(&known), adds_rest: Arc::clone(&adds_rest), alive };
         let mut workers = Vec::new();
         for lane in 0..context.lanes()?.count() {
             let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
@@ -121,20 +120,24 @@ impl Timer {
         }
         let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
         let spool = spool::start(&context.settings.store)?;
-        Ok(Timer { owners, workers, failed, woken, topics, upkeep, spread, known, adds_rest, _spool: spool })
+        Ok(Timer {
+            owners,
+            workers,
+            failed,
+            woken,
+            topics,
+            upkeep,
+            spread,
+            known,
+            adds_rest,
+            outboxes,
+            _spool: spool,
+        })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
         while context.drain().is_none() {
-            for owner in self.owners.dead().context("cannot look at the owners of leases")? {
-                let tag = OwnerTag(owner.tag.clone());
-                let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
-                // Each worker gets a reference to the dead owner, and this loop keeps none. The worker that drops the
-                // last reference removes the owner's file.
-                for (worker, dead) in self.workers.iter().zip(std::iter::repeat_n(dead, self.workers.len())) {
-                    worker.hand_back(tag.clone(), dead);
-                }
-            }
+            self.hand_back_leases_of_dead()?;
             context.workers_by(self.workers.iter().filter_map(LaneWorkerHandle::due_by).min());
             let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.woken.as_fd())
                 .chain(self.owners.fds())
@@ -153,19 +156,42 @@ impl Timer {
                 return Err(e);
             }
         }
-        // If no timer of a new generation waits for the lock, the outboxes are emptied now.
-        let is_replaced = context.drain().is_some_and(|drain| drain.replaced);
-        self.adds_rest.store(!is_replaced, Ordering::Relaxed);
+        // If no timer of a new generation waits for the lock, this one does what is left: it hands back the leases of
+        // processes that have just died, and empties the outboxes.
+        let is_last = !context.drain().is_some_and(|drain| drain.replaced);
+        if is_last {
+            self.hand_back_leases_of_dead()?;
+        }
+        self.adds_rest.store(is_last, Ordering::Relaxed);
+        let end_by = Instant::now() + LAST_STEPS;
         // When their handles are dropped, the workers end and remove their bells. Then the threads of the outboxes end.
         self.workers.clear();
-        match self.failed.recv_timeout(LAST_STEPS) {
-            Ok(e) => Err(e),
-            Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                log::warn!("a thread of a lane has not finished its last step: it is interrupted");
-                Ok(())
+        let mut ended = match self.failed.recv_timeout(LAST_STEPS) {
+            Ok(e) => return Err(e),
+            Err(ended) => ended,
+        };
+        if is_last && ended == RecvTimeoutError::Disconnected {
+            let rest = self.outboxes.recv_timeout(end_by.saturating_duration_since(Instant::now()));
+            ended = rest.err().unwrap_or(ended);
+        }
+        if ended == RecvTimeoutError::Timeout {
+            log::warn!("a thread of a lane has not finished its last step: it is interrupted");
+        }
+        Ok(())
+    }
+
+    /// Makes the workers hand back the leases of processes that have died.
+    fn hand_back_leases_of_dead(&mut self) -> Result<()> {
+        for owner in self.owners.dead().context("cannot look at the owners of leases")? {
+            let tag = OwnerTag(owner.tag.clone());
+            let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
+            // Each worker gets a reference to the dead owner, and this loop keeps none. The worker that drops the last
+            // reference removes the owner's file.
+            for (worker, dead) in self.workers.iter().zip(std::iter::repeat_n(dead, self.workers.len())) {
+                worker.hand_back(tag.clone(), dead);
             }
         }
+        Ok(())
     }
 }
 

@@ -31,8 +31,8 @@ pub(super) struct OutboxContext {
     pub topics: Arc<Mutex<Option<Topics>>>,
     /// Whether a thread adds all that is left before it ends. Otherwise the next timer does so.
     pub adds_rest: Arc<AtomicBool>,
-    /// The channel on which the timer notices that all threads have ended.
-    pub alive: Sender<anyhow::Error>,
+    /// The channel on which the timer notices that all threads have ended. Nothing is sent.
+    pub alive: Sender<()>,
 }
 
 /// Starts the thread. The thread looks for entries when it is woken. It also looks for entries at the start, because an

@@ -6,7 +6,7 @@ use redis::Value;
 use super::answer::{self, array, bytes, count, number, text, unexpected};
 use super::move_progress::MoveProgress;
 use super::nodes::Place;
-use super::round::{MoveRound, MoveRoundError, MoveRoute, RoundResult};
+use super::round::{MoveRound, MoveRoundError, RoundResult, ShardMove};
 use super::script::Script;
 use super::{BYTES, CHUNK};
 use crate::Result;
@@ -20,8 +20,8 @@ type MovedJob = [Vec<u8>; 6];
 
 impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     /// Copies live jobs to their home, unchanged.
-    pub(super) fn carry(&mut self, way: &MoveRoute<'_>, ids: &[JobId]) -> RoundResult<()> {
-        let MoveRoute { from, topic, .. } = *way;
+    pub(super) fn carry(&mut self, way: &ShardMove<'_>, ids: &[JobId]) -> RoundResult<()> {
+        let ShardMove { from, topic, .. } = *way;
         let mut left = ids;
         while !left.is_empty() {
             let mut take = self.call(Script::MoveTake, from);
@@ -36,8 +36,8 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
         Ok(())
     }
 
-    fn put(&self, way: &MoveRoute<'_>, jobs: &[MovedJob]) -> RoundResult<u64> {
-        let MoveRoute { from, home, topic, replicas } = *way;
+    fn put(&self, way: &ShardMove<'_>, jobs: &[MovedJob]) -> RoundResult<u64> {
+        let ShardMove { from, home, topic, replicas } = *way;
         let rule = match self.goal_from() {
             _ if self.ask.adopt.contains(&self.nodes.names[from.node]) => "absent",
             0 => "newer",
@@ -54,8 +54,8 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     }
 
     /// Copies dead letters to their home.
-    pub(super) fn carry_letters(&mut self, way: &MoveRoute<'_>, ids: &[JobId]) -> RoundResult<()> {
-        let MoveRoute { from, home, topic, replicas } = *way;
+    pub(super) fn carry_letters(&mut self, way: &ShardMove<'_>, ids: &[JobId]) -> RoundResult<()> {
+        let ShardMove { from, home, topic, replicas } = *way;
         for id in ids {
             let mut at = "1".to_owned();
             while at != "0" {
@@ -80,8 +80,8 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     }
 
     /// Copies records to their home.
-    pub(super) fn carry_records(&self, way: &MoveRoute<'_>, ids: &[JobId]) -> RoundResult<()> {
-        let MoveRoute { from, home, topic, replicas } = *way;
+    pub(super) fn carry_records(&self, way: &ShardMove<'_>, ids: &[JobId]) -> RoundResult<()> {
+        let ShardMove { from, home, topic, replicas } = *way;
         let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         for some in names.chunks(RECORDS) {
             let mut take =
@@ -165,7 +165,7 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
                             [key.id.as_str().into(), stamp.clone(), none(), none(), none(), none()];
                         let home = self.nodes.place(self.homes.home(&key)?, &key);
                         self.put(
-                            &MoveRoute { from: *place, home, topic: &key.topic, replicas: 0 },
+                            &ShardMove { from: *place, home, topic: &key.topic, replicas: 0 },
                             &[ended],
                         )?;
                     }

@@ -57,7 +57,7 @@ pub(super) struct MoveRound<'a, F> {
 
 /// The shard from which jobs of a topic are moved, the shard to which they go, and how many replicas must have them
 /// there.
-pub(super) struct MoveRoute<'a> {
+pub(super) struct ShardMove<'a> {
     pub from: Place,
     pub home: Place,
     pub topic: &'a TopicName,
@@ -296,7 +296,7 @@ impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
                         }
                     }
                     for (home, ids) in by_home {
-                        let way = MoveRoute { from: place, home, topic: &topic, replicas: replicas(&home) };
+                        let way = ShardMove { from: place, home, topic: &topic, replicas: replicas(&home) };
                         match kind {
                             "b" => round.carry(&way, &ids)?,
                             "X" => round.carry_letters(&way, &ids)?,
