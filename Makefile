@@ -57,7 +57,7 @@ tests:
 	$(CARGO) test --no-fail-fast --lib --bins $(OTHERS:%=--test %)
 	$(CARGO) build --examples
 	RUST_TEST_THREADS=$(IT_THREADS) $(CARGO) test --test it
-	TEST_STORE=redis $(CARGO) test --test it -- daemon:: restart:: supervision:: quotas:: beanstalk:: pull:: pull_tcp::
+	TEST_STORE=redis RUST_TEST_THREADS=$(IT_THREADS) $(CARGO) test --test it -- daemon:: restart:: supervision:: quotas:: beanstalk:: pull:: pull_tcp::
 	TEST_STORE=redis $(CARGO) test --test isolation
 
 fmt:

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::backup::{check_unused, stopped_daemon};
 use super::file_owner::refuse_root;
 use super::move_registry;
-use super::outbox::check_outbox;
+use super::outbox::{check_outbox, warn_of_outbox};
 use super::progress::Progress;
 use super::show::{counted, json_line};
 use model::job::{State, TopicName};
@@ -167,6 +167,7 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
     }
     let mut from = NamedStore::open(&old)?;
     if arguments.dry_run {
+        warn_of_outbox(from.store.as_mut(), &format!("the store {}", from.name));
         let contents = from.contents()?;
         return print_summary(arguments, &contents, None, &new.store.to_string());
     }

@@ -4,6 +4,13 @@ use anyhow::{Result, bail};
 
 use store::Store;
 
+/// Warns of what [`check_outbox`] would refuse. For a dry run.
+pub(super) fn warn_of_outbox(store: &mut dyn Store, name: &str) {
+    if let Err(e) = check_outbox(store, name) {
+        eprintln!("without --dry-run, this would be refused now: {e:#}");
+    }
+}
+
 /// Fails if the outbox has entries. Only timers make jobs from these entries, and no timer runs while the command does.
 pub(super) fn check_outbox(store: &mut dyn Store, name: &str) -> Result<()> {
     let entries = store.outbox()?.entries;

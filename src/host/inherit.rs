@@ -18,8 +18,8 @@ pub(super) const SLOT: &str = "_DQ_SLOT";
 /// The environment variable that holds the names of the descriptors, in the order of their numbers, separated by `:`.
 pub(super) const FDS: &str = "_DQ_FDS";
 
-/// The environment variable that is set if the child belongs to a generation that is started beside another one.
-pub(super) const BESIDE: &str = "_DQ_BESIDE";
+/// The environment variable that is set if the child must know the topics of the registry before it is ready.
+pub(super) const AWAITS_TOPICS: &str = "_DQ_AWAITS_TOPICS";
 
 /// The environment variable for the hand-over of an upgrade: `<memory>:<previous executable>`, the numbers of two
 /// descriptors. If the new image could not continue and has executed the previous image again, `:<reason>` follows.
@@ -36,8 +36,8 @@ const LINK: &str = "link";
 pub struct ChildInheritance {
     /// The slot's name.
     pub slot: String,
-    /// Whether the generation of the child is being started beside another one, which serves meanwhile.
-    pub is_beside: bool,
+    /// Whether the child must know the topics of the registry before it is ready.
+    pub awaits_topics: bool,
     /// The settings, as the master sealed them.
     pub settings: Vec<u8>,
     /// The link to the master.
@@ -71,7 +71,7 @@ impl ChildInheritance {
         };
         let settings = super::sealed::read_shared(&File::from(own(SETTINGS)?))?;
         let link = Link::from_fd(own(LINK)?);
-        let is_beside = std::env::var_os(BESIDE).is_some();
-        Ok(Some(ChildInheritance { slot, is_beside, settings, link, sockets }))
+        let awaits_topics = std::env::var_os(AWAITS_TOPICS).is_some();
+        Ok(Some(ChildInheritance { slot, awaits_topics, settings, link, sockets }))
     }
 }

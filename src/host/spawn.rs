@@ -15,7 +15,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 
-use super::inherit::{BESIDE, FDS, FIRST_FD, HANDOVER, SLOT};
+use super::inherit::{AWAITS_TOPICS, FDS, FIRST_FD, HANDOVER, SLOT};
 use super::service::{ACTIVATION, NOTIFICATION};
 
 /// Copies of the child's descriptors first get numbers from this number upwards. Then they are moved to lower numbers.
@@ -37,8 +37,8 @@ pub struct Spawn<'a> {
     pub executable: BorrowedFd<'a>,
     /// The name of the child's slot. It is also `argv[0]`. The child learns its role from this name.
     pub name: String,
-    /// Whether the generation of the child is being started beside another one, which serves meanwhile.
-    pub is_beside: bool,
+    /// Whether the child must know the topics of the registry before it is ready.
+    pub awaits_topics: bool,
     /// The descriptors that the child inherits, in addition to stdin (empty), stdout and stderr. The child finds them
     /// by these names in [`super::ChildInheritance`].
     pub descriptors: Vec<(String, BorrowedFd<'a>)>,
@@ -91,9 +91,12 @@ impl Spawn<'_> {
     fn environment(&self) -> io::Result<Vec<CString>> {
         let names: Vec<&str> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
         let ours = [(SLOT, self.name.clone()), (FDS, names.join(":"))];
-        let beside = self.is_beside.then(|| (BESIDE, "1".to_owned()));
-        let ours = ours.into_iter().chain(beside).map(|(k, v)| (OsString::from(k), OsString::from(v)));
-        environment_without(&[&ACTIVATION[..], &NOTIFICATION, &[SLOT, FDS, BESIDE, HANDOVER]].concat(), ours)
+        let awaits = self.awaits_topics.then(|| (AWAITS_TOPICS, "1".to_owned()));
+        let ours = ours.into_iter().chain(awaits).map(|(k, v)| (OsString::from(k), OsString::from(v)));
+        environment_without(
+            &[&ACTIVATION[..], &NOTIFICATION, &[SLOT, FDS, AWAITS_TOPICS, HANDOVER]].concat(),
+            ours,
+        )
     }
 }
 

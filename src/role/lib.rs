@@ -66,8 +66,8 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// The counters of this process. They continue the counts of earlier processes of its slot.
     pub counters: Counters,
-    /// Whether the generation of this process is being started beside another one, which serves meanwhile.
-    is_beside: bool,
+    /// Whether this process must know the topics of the registry before it is ready.
+    awaits_topics: bool,
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
@@ -91,7 +91,7 @@ impl Context {
             slot,
             counters: Counters::open(&settings.run_dir, &name),
             settings: Arc::new(settings),
-            is_beside: inherited.is_beside,
+            awaits_topics: inherited.awaits_topics,
             link: inherited.link,
             signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
             sockets: inherited.sockets,
@@ -151,19 +151,16 @@ impl Context {
         Ok(StoreOpener { settings, counters, lanes })
     }
 
-    /// Returns the topics, which follow the changes in the registry. In a generation that is started beside another one,
-    /// `run_dir` may only have the topics of another registry. Then this function waits until dq-redis-checker has read
-    /// the registry of this generation. If that fails, this process does not become ready, so a reload with a wrong
-    /// registry is given up. Returns early if the process must drain.
+    /// Returns the topics, which follow the changes in the registry. If another generation serves while this one starts,
+    /// waits until all topics are known. If dq-redis-checker cannot read the registry, and `run_dir` has no snapshot of
+    /// it, this process does not become ready. So the reload is given up. Returns early if the process must drain.
     pub fn topics(&mut self) -> Result<RegistryView> {
         let mut topics = RegistryView::begin(&self.settings).context("cannot follow the topics")?;
-        let is_awaited = |topics: &RegistryView| self.is_beside && topics.is_foreign();
-        if let Some(registry) = self.settings.registry.as_ref().filter(|_| is_awaited(&topics)) {
-            log::warn!(
-                "waiting until the registry {registry} has been read: run_dir has the topics of another one"
-            );
+        let awaits = |topics: &RegistryView| self.awaits_topics && !topics.is_whole();
+        if let Some(registry) = self.settings.registry.as_ref().filter(|_| awaits(&topics)) {
+            log::warn!("waiting until the registry {registry} has been read");
         }
-        while self.drain.is_none() && self.is_beside && topics.is_foreign() {
+        while self.drain.is_none() && self.awaits_topics && !topics.is_whole() {
             let fds: Vec<BorrowedFd<'_>> = topics.fd().into_iter().collect();
             self.wait(&fds, None)?;
             topics.reload();

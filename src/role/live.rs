@@ -47,8 +47,6 @@ struct FollowedRegistry {
     spare: Option<File>,
     /// Whether a snapshot of this registry was read.
     is_read: bool,
-    /// Whether the snapshot that was read last belongs to another registry.
-    is_foreign: bool,
     logged: HashSet<InvalidRow>,
 }
 
@@ -78,9 +76,8 @@ impl RegistryView {
         let (source, logged) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
         let watch = SnapshotWatch::new(&Snapshot::file(&run_dir))?;
-        let (seen, spare, is_read, is_foreign) = (None, spare(), false, false);
-        let registry =
-            FollowedRegistry { file, source, run_dir, watch, seen, spare, is_read, is_foreign, logged };
+        let (seen, spare, is_read) = (None, spare(), false);
+        let registry = FollowedRegistry { file, source, run_dir, watch, seen, spare, is_read, logged };
         let mut live = RegistryView { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
         live.reload();
         Ok(live)
@@ -100,11 +97,6 @@ impl RegistryView {
     /// registry was read once.
     pub fn is_whole(&self) -> bool {
         self.registry.as_ref().is_none_or(|registry| registry.is_read)
-    }
-
-    /// Returns whether only a snapshot of another registry was read until now. Then no topic of this registry is known.
-    pub(super) fn is_foreign(&self) -> bool {
-        self.registry.as_ref().is_some_and(|registry| registry.is_foreign && !registry.is_read)
     }
 
     /// Checks for changes. Returns the topics if they have changed. Call it when the descriptor is readable.
@@ -156,8 +148,7 @@ impl FollowedRegistry {
             }
         };
         // A generation that uses another registry wrote this snapshot.
-        self.is_foreign = snapshot.source != self.source;
-        if self.is_foreign {
+        if snapshot.source != self.source {
             return None;
         }
         self.is_read = true;
@@ -225,7 +216,6 @@ mod tests {
             seen: None,
             spare: spare(),
             is_read: false,
-            is_foreign: false,
             logged: HashSet::new(),
         };
         let mut live = RegistryView {
@@ -234,22 +224,22 @@ mod tests {
             tokens: Tokens::default(),
             lanes: None,
         };
-        assert!(live.reload().is_none() && !live.is_whole() && !live.is_foreign());
+        assert!(live.reload().is_none() && !live.is_whole());
         let write = |source: &str, topics: Vec<Topic>| {
             let snapshot =
                 Snapshot { source: source.into(), revision: Revision(1), topics, tokens: Some(Vec::new()) };
             snapshot.write(&run_dir).unwrap();
         };
         write("mysql://other/dq", vec![topic("c", "http://c/")]);
-        assert!(live.reload().is_none() && !live.is_whole() && live.is_foreign());
+        assert!(live.reload().is_none() && !live.is_whole());
         write("sqlite:/x", vec![topic("a", "http://registry/"), topic("b", "http://b/")]);
         let topics = live.reload().unwrap().clone();
-        assert!(live.is_whole() && !live.is_foreign());
+        assert!(live.is_whole());
         assert_eq!(topics.get("a").unwrap().callback, "http://file/");
         assert_eq!(topics.get("b").unwrap().callback, "http://b/");
         assert!(live.reload().is_none());
         write("mysql://other/dq", vec![]);
-        assert!(live.reload().is_none() && !live.is_foreign());
+        assert!(live.reload().is_none());
         std::fs::write(Snapshot::file(&run_dir), "{").unwrap();
         assert!(live.reload().is_none());
         assert_eq!(*live.now(), topics);

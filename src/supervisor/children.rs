@@ -197,12 +197,14 @@ impl Master {
         let Some(generation) = self.generations.get(&place.0) else { bail!("its generation is gone") };
         let (link, theirs) = Link::pair().context("cannot make a link")?;
         let own = ChildInheritance::own(generation.sealed.as_fd(), theirs.as_fd()).into_iter();
+        let is_checker = |slot: &slot::Slot| slot.role == slot::Role::RedisChecker;
         let wanted = generation.plan.sockets_of(place.1.role);
         let sockets = wanted.filter_map(|s| Some((s.name().to_owned(), self.sockets.get(s)?)));
         let spawn = Spawn {
             executable: generation.executable.as_fd(),
             name: place.1.to_string(),
-            is_beside: place.0 != self.current,
+            // While another generation serves, it knows the topics. So a new generation does not take over without them.
+            awaits_topics: place.0 != self.current && generation.plan.slots.iter().any(is_checker),
             descriptors: own.chain(sockets).collect(),
         };
         let pid = spawn.start()?;

@@ -147,7 +147,7 @@ impl Master {
         let handover = host::seal("dq-handover", &HandOver::new(self, None).to_bytes()?)?;
         let (link, theirs) = Link::pair().context("cannot make a link")?;
         let spawn = Spawn {
-            is_beside: false,
+            awaits_topics: false,
             executable: executable.as_fd(),
             name: NAME.to_owned(),
             descriptors: ChildInheritance::own(handover.as_fd(), theirs.as_fd()).into(),

@@ -259,6 +259,45 @@ fn a_reload_with_a_registry_that_is_away_is_given_up() {
 }
 
 #[test]
+fn topics_stay_known_without_the_registry_and_its_snapshot() {
+    let (sink, node) = (Sink::start(), RedisServer::start());
+    let store = format!(
+        "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n",
+        node.url()
+    );
+    let daemon = Daemon::start(&format!("start_timeout = \"6s\"\n{store}"));
+    Http::unix(&daemon).ask("POST", "/v1/topics", &json!({"name": "t", "callback": sink.url()})).is(201);
+    let snapshot = daemon.dir.path().join("var/run/registry/topics.json");
+    answers(&daemon, "t", "first", None);
+    node.hang(true);
+    eventually(SOON, "the registry is away", || daemon.log().contains("the registry: ").then_some(()));
+    // dq-redis-checker knows the contents, and writes them again.
+    for damage in [None, Some("{\"topics\": [}")] {
+        std::fs::remove_file(&snapshot).unwrap();
+        if let Some(text) = damage {
+            std::fs::write(&snapshot, text).unwrap();
+        }
+        eventually(SOON, "the snapshot again", || {
+            std::fs::read_to_string(&snapshot).ok()?.contains("\"source\"").then_some(())
+        });
+    }
+    // The next dq-redis-checker knows nothing. The other processes still do, so a reload must not replace them.
+    daemon.kill_child("dq-redis-checke");
+    std::fs::remove_file(&snapshot).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    eventually(2 * SOON, "the end of the reload", || {
+        let is_over = daemon.log().contains("is given up");
+        assert_eq!(daemon.client().ask(&add("t", "1", 0)).unwrap()["code"], 1);
+        is_over.then_some(())
+    });
+    node.hang(false);
+    eventually(SOON, "the snapshot of the registry", || snapshot.exists().then_some(()));
+    daemon.signal(Signal::SIGHUP);
+    eventually(2 * SOON, "a reload", || daemon.log().contains("older ones drain").then_some(()));
+    answers(&daemon, "t", "2", None);
+}
+
+#[test]
 fn topics_change_although_the_table_of_php_alerts_is_gone() {
     let (sink, database) = (Sink::start(), MariaDb::shared().database());
     let daemon = Daemon::start(&format!("[registry]\nurl = \"{}\"\n", database.url()));

@@ -389,6 +389,8 @@ fn a_move_is_refused_while_followers_wait_in_the_outbox() {
     let leased = lease(old.as_mut(), "a", 1, SECOND);
     settle(old.as_mut(), &leased[0], Outcome::Ack);
     drop(old);
+    let dry = words(&stage.move_jobs("old", "new", &["--dry-run"]));
+    assert!(dry.contains("would be refused now") && dry.contains("would be moved to"), "{dry}");
     let refused = words(&stage.move_jobs("old", "new", &[]));
     assert!(refused.contains("still has 1 entries") && refused.contains("dq doctor"), "{refused}");
     assert!(stage.open("old").is_ok() && stage.open("new").is_ok(), "nothing was marked");
@@ -443,7 +445,7 @@ fn a_move_is_refused_where_it_could_mix_or_lose_jobs() {
     assert!(words.contains("is not empty: topic a has 1 jobs"), "{words}");
     assert!(refused("old", "old").contains("both configurations name the same store"));
     let lock = host::RunDirLock::take(&stage.dir.path().join("run"), Duration::ZERO).unwrap();
-    assert!(refused("old", "new").contains("stop it first"));
+    assert!(refused("old", "new").contains("stop the daemon"));
     drop(lock);
     // If the master of a daemon was killed, a child may still write.
     let child = rusqlite::Connection::open(stage.file("old")).unwrap();

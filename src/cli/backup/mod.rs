@@ -67,7 +67,10 @@ pub(super) struct BackupArguments {
 pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDirLock>> {
     let run_dir = &settings.run_dir;
     if is_run_dir_taken(run_dir) {
-        bail!("a daemon runs in {}: stop it first", run_dir.display());
+        bail!(
+            "a daemon runs in {}, or another dq command uses it: stop the daemon, or wait until the command has ended",
+            run_dir.display()
+        );
     }
     // A lock file that is missing is not made here, because it would then belong to the user of this command.
     match run_dir.join("dq-master.pid").exists() {

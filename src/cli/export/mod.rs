@@ -22,7 +22,7 @@ use super::import::address::addresses;
 use super::import::known::TopicsAndPhpNodes;
 use super::import::source::Source;
 use super::import::{clock, describe};
-use super::outbox::check_outbox;
+use super::outbox::{check_outbox, warn_of_outbox};
 use super::progress::Progress;
 use super::spool::SpoolUsage;
 use model::settings::RegistrySettings;
@@ -127,8 +127,9 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     }
     let mut store =
         store::open(&settings.store.without_spool(), &settings.run_dir).context("cannot open the store")?;
-    if !arguments.dry_run {
-        check_outbox(store.as_mut(), "this store")?;
+    match arguments.dry_run {
+        true => warn_of_outbox(store.as_mut(), "this store"),
+        false => check_outbox(store.as_mut(), "this store")?,
     }
     let total = store.counts()?.iter().map(|topic| topic.delayed + topic.ready + topic.leased).sum();
     let progress = Progress::begin(total, "jobs");

@@ -39,6 +39,7 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Re
             registry,
             open: None,
             passed_on: None,
+            last: None,
             looked_at: None,
             logged: HashSet::new(),
             nudges: nudges(settings),
@@ -58,6 +59,8 @@ struct Follower {
     open: Option<Box<dyn Registry>>,
     /// The revision that all processes know.
     passed_on: Option<Revision>,
+    /// What was read last.
+    last: Option<Snapshot>,
     /// The snapshot file at the last check: its inode, and when it was written.
     looked_at: Option<(u64, i64, i64)>,
     /// The log lines that were already written.
@@ -121,6 +124,7 @@ impl Follower {
     fn step(&mut self) -> Result<()> {
         if self.has_changed_file() {
             self.passed_on = None;
+            self.repair_snapshot()?;
         }
         let open = match &mut self.open {
             Some(open) => open,
@@ -162,6 +166,18 @@ impl Follower {
             );
         }
         self.passed_on = Some(snapshot.revision);
+        self.last = Some(snapshot);
+        Ok(())
+    }
+
+    /// Writes what was read last, if the snapshot is gone or damaged, or belongs to another registry. So the topics are
+    /// not lost, even if the registry does not answer now.
+    fn repair_snapshot(&self) -> Result<()> {
+        let Some(last) = &self.last else { return Ok(()) };
+        let there = Snapshot::read(&self.settings.run_dir).ok().flatten();
+        if there.is_none_or(|(there, _)| there.source != last.source) {
+            last.write(&self.settings.run_dir).context("cannot write the snapshot")?;
+        }
         Ok(())
     }
 
