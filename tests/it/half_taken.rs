@@ -261,10 +261,8 @@ fn a_reload_with_a_registry_that_is_away_is_given_up() {
 #[test]
 fn topics_stay_known_without_the_registry_and_its_snapshot() {
     let (sink, node) = (Sink::start(), RedisServer::start());
-    let store = format!(
-        "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n",
-        node.url()
-    );
+    let store =
+        format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", node.url());
     let daemon = Daemon::start(&format!("start_timeout = \"6s\"\n{store}"));
     Http::unix(&daemon).ask("POST", "/v1/topics", &json!({"name": "t", "callback": sink.url()})).is(201);
     let snapshot = daemon.dir.path().join("var/run/registry/topics.json");
