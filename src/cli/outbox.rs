@@ -16,8 +16,8 @@ pub(super) fn check_outbox(store: &mut dyn Store, name: &str) -> Result<()> {
     let entries = store.outbox()?.entries;
     if entries > 0 {
         bail!(
-            "the outbox of {name} still has {entries} entries about what follows ended jobs. Start dq, wait until dq doctor does not \
-             name the outbox, and stop dq again"
+            "the outbox of {name} still has {entries} entries: jobs or events that follow ended jobs and are not added yet. Start dq, \
+             and stop it with TERM (systemctl stop dq): it adds them before it ends, if all nodes answer"
         );
     }
     Ok(())

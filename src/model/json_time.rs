@@ -13,7 +13,7 @@ pub const DURATION: &str =
     "a duration such as \"90s\" or \"1h30m\", or a number of seconds without quotation marks";
 
 /// The forms of a moment, for messages.
-pub const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds without quotation marks (up to the year 9999)";
+pub const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\" (up to the year 9999), or Unix milliseconds without quotation marks";
 
 /// Reads a duration: a number of seconds, or a text such as `"90s"`. None: the value does not have one of these forms,
 /// or is longer than dq can wait.

@@ -66,7 +66,7 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// The counters of this process. They continue the counts of earlier processes of its slot.
     pub counters: Counters,
-    /// Whether this process must know the topics of the registry before it is ready.
+    /// Whether another generation serves while this process starts. See [`Context::topics`].
     awaits_topics: bool,
     link: Link,
     signals: Signals,
@@ -151,16 +151,19 @@ impl Context {
         Ok(StoreOpener { settings, counters, lanes })
     }
 
-    /// Returns the topics, which follow the changes in the registry. If another generation serves while this one starts,
-    /// waits until all topics are known. If dq-redis-checker cannot read the registry, and `run_dir` has no snapshot of
-    /// it, this process does not become ready. So the reload is given up. Returns early if the process must drain.
+    /// Returns the topics, which follow the changes in the registry. If another generation serves while this one
+    /// starts, and the snapshot is damaged or belongs to another registry, waits for the snapshot of this registry. If
+    /// dq-redis-checker cannot read the registry, this process does not become ready. So the reload is given up.
+    /// Returns early if the process must drain.
     pub fn topics(&mut self) -> Result<RegistryView> {
         let mut topics = RegistryView::begin(&self.settings).context("cannot follow the topics")?;
-        let awaits = |topics: &RegistryView| self.awaits_topics && !topics.is_whole();
-        if let Some(registry) = self.settings.registry.as_ref().filter(|_| awaits(&topics)) {
+        if !self.awaits_topics {
+            return Ok(topics);
+        }
+        if let Some(registry) = self.settings.registry.as_ref().filter(|_| topics.has_unusable_snapshot()) {
             log::warn!("waiting until the registry {registry} has been read");
         }
-        while self.drain.is_none() && self.awaits_topics && !topics.is_whole() {
+        while self.drain.is_none() && topics.has_unusable_snapshot() {
             let fds: Vec<BorrowedFd<'_>> = topics.fd().into_iter().collect();
             self.wait(&fds, None)?;
             topics.reload();

@@ -99,6 +99,13 @@ impl RegistryView {
         self.registry.as_ref().is_none_or(|registry| registry.is_read)
     }
 
+    /// Returns whether there is a snapshot, but no topic of it could be used until now: it is damaged, or belongs to
+    /// another registry.
+    pub(super) fn has_unusable_snapshot(&self) -> bool {
+        let is_there = |registry: &FollowedRegistry| Snapshot::file(&registry.run_dir).exists();
+        self.registry.as_ref().is_some_and(|registry| !registry.is_read && is_there(registry))
+    }
+
     /// Checks for changes. Returns the topics if they have changed. Call it when the descriptor is readable.
     pub fn reload(&mut self) -> Option<&Topics> {
         let (topics, tokens) = self.registry.as_mut()?.reload()?;
@@ -224,17 +231,17 @@ mod tests {
             tokens: Tokens::default(),
             lanes: None,
         };
-        assert!(live.reload().is_none() && !live.is_whole());
+        assert!(live.reload().is_none() && !live.is_whole() && !live.has_unusable_snapshot());
         let write = |source: &str, topics: Vec<Topic>| {
             let snapshot =
                 Snapshot { source: source.into(), revision: Revision(1), topics, tokens: Some(Vec::new()) };
             snapshot.write(&run_dir).unwrap();
         };
         write("mysql://other/dq", vec![topic("c", "http://c/")]);
-        assert!(live.reload().is_none() && !live.is_whole());
+        assert!(live.reload().is_none() && !live.is_whole() && live.has_unusable_snapshot());
         write("sqlite:/x", vec![topic("a", "http://registry/"), topic("b", "http://b/")]);
         let topics = live.reload().unwrap().clone();
-        assert!(live.is_whole());
+        assert!(live.is_whole() && !live.has_unusable_snapshot());
         assert_eq!(topics.get("a").unwrap().callback, "http://file/");
         assert_eq!(topics.get("b").unwrap().callback, "http://b/");
         assert!(live.reload().is_none());

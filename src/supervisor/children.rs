@@ -203,7 +203,7 @@ impl Master {
         let spawn = Spawn {
             executable: generation.executable.as_fd(),
             name: place.1.to_string(),
-            // While another generation serves, it knows the topics. So a new generation does not take over without them.
+            // A new generation must not take over from one that knows the topics of its registry, without knowing them.
             awaits_topics: place.0 != self.current && generation.plan.slots.iter().any(is_checker),
             descriptors: own.chain(sockets).collect(),
         };

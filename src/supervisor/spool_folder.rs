@@ -41,7 +41,7 @@ pub fn take_spool(settings: &Settings) -> Result<()> {
 pub fn check_spool_path(now: Option<&Path>, next: Option<&Path>) -> Result<()> {
     match now {
         Some(path) if next != now => bail!(
-            "store.spool_path cannot be changed while dq runs: it is {}. Wait until no changes wait there (dq status), \
+            "store.spool_path cannot be changed while dq runs: the present spool is {}. Wait until it is empty (dq status), \
              stop dq, and start it with the new path",
             path.display()
         ),

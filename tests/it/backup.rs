@@ -109,8 +109,13 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     daemon.kill_all();
 
     let (dir, port) = fresh(&config);
+    // The snapshot of a registry that is replaced must not be used any more.
+    let snapshot = dir.path().join("var/run/registry/topics.json");
+    std::fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
+    std::fs::write(&snapshot, "{}").unwrap();
     let (code, out, err) = run(dir.path(), &["restore", &file]);
     assert_eq!(code, 0, "{out}{err}");
+    assert!(!snapshot.exists());
     assert!(out.contains("are delivered again") && out.contains("jobs are due now"), "{out}");
     let var = dir.path().join("var");
     assert_eq!(names(&var), ["dq.db", "registry.db", "run"], "no staging folder is left");

@@ -392,7 +392,7 @@ fn a_move_is_refused_while_followers_wait_in_the_outbox() {
     let dry = words(&stage.move_jobs("old", "new", &["--dry-run"]));
     assert!(dry.contains("would be refused now") && dry.contains("would be moved to"), "{dry}");
     let refused = words(&stage.move_jobs("old", "new", &[]));
-    assert!(refused.contains("still has 1 entries") && refused.contains("dq doctor"), "{refused}");
+    assert!(refused.contains("still has 1 entries") && refused.contains("stop it with TERM"), "{refused}");
     assert!(stage.open("old").is_ok() && stage.open("new").is_ok(), "nothing was marked");
 }
 

@@ -240,8 +240,8 @@ fn a_move_that_was_killed_is_finished_or_taken_back() {
     assert!(why.contains(a) && why.contains(b), "{why}");
 }
 
-/// The first run has written the tables, and may write the table `registry` at any moment. Then a second run must not have
-/// removed anything.
+/// The first run has written the tables, and may write the table `registry` at any moment. So at no moment may fields
+/// be missing because of a second run.
 #[test]
 fn a_second_run_of_a_move_takes_nothing_from_the_first() {
     const FIELDS: usize = 100_000;

@@ -820,7 +820,7 @@ fn the_spool_changes_only_while_dq_is_stopped() {
     });
     node.start_again();
     sink.wait_for(taken.len(), 30 * SECOND);
-    // An empty spool is not left either: a process that drains could still put a change into it.
+    // dq also refuses the new path while the spool is empty: a process that drains could still put a change into it.
     let turn = daemon.dir.path().join("var/spool.db-turn");
     eventually(20 * SECOND, "an empty spool", || (std::fs::read(&turn).unwrap() == b"0").then_some(()));
     daemon.signal(Signal::SIGHUP);

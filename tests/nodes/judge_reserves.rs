@@ -43,8 +43,8 @@ impl Of<'_> {
         }
     }
 
-    /// Finds two faults. The daemon answers a client's report with success although the job has ended. The daemon shows a
-    /// version of a job that a client has acked.
+    /// Finds two faults: (1) the daemon answers a client's report with success although the job had ended; (2) the
+    /// daemon still shows a version of a job after a client has acked this version.
     pub(super) fn judge_report(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let (version, kind) = match (asked.reported(), &asked.outcome) {
             (Some(version), Outcome::Done) => (version, Kind::Phantom),

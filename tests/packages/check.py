@@ -130,7 +130,7 @@ def debian_package(folder):
         m.shell("\n".join(install))
         require('"kept"' in m.run("dq", "get", "traffic", "kept", "--json").stdout, "a removal keeps the jobs")
         m.shell("apt-get purge --yes dq")
-        left = m.shell("{ ls -d /etc/dq /run/dq /var/lib/dq /var/log/dq 2>/dev/null; getent passwd dq; } || true").stdout
+        left = m.shell("{ ls -d /etc/dq /var/lib/dq /var/log/dq 2>/dev/null; getent passwd dq; } || true").stdout
         require(not left, f"a purge leaves nothing: {left}")
         require(m.shell("ls /var/backups/dq").stdout, "a purge keeps the backups")
         say("removed, installed again, purged")

@@ -4,6 +4,7 @@
 //! `--replace` they get another name.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -19,6 +20,7 @@ use crate::show::{counted, json_line, moment};
 use host::now_ms;
 use model::settings::files::{LOG, LOGS, MOVED, TURN_FILES, beside, database_files};
 use model::settings::{RegistrySettings, Settings};
+use registry::Snapshot;
 use store::{HeldTurn, SqliteStore, StoreMoveMark, move_mark_of, unfinished_replacement};
 
 /// The end of the names that old files get.
@@ -97,12 +99,27 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     check_unused(store)?;
     // `check_unused` has opened the store, and SQLite may have made a `-wal` file. So the files are listed again.
     let in_the_way = in_the_way();
+    let has_registry = container::has(&backup, container::REGISTRY)?;
+    if has_registry {
+        remove_snapshot(&settings)?;
+    }
     let restored = restore(&backup, &targets, &in_the_way, &turn).map_err(|e| match is_full(&e) {
         true => e.context("the disk is full, nothing was changed"),
         false => e,
     })?;
-    let has_registry = container::has(&backup, container::REGISTRY)?;
     print_result(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
+}
+
+/// Removes the snapshot of the old registry. Otherwise a daemon could use the old settings of topics before it has read
+/// the restored registry: for example, a timer could remove restored dead letters.
+fn remove_snapshot(settings: &Settings) -> Result<()> {
+    let file = Snapshot::file(&settings.run_dir);
+    match std::fs::remove_file(&file) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if a backup is damaged. Returns false if the backup has no checksum.
@@ -229,8 +246,8 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
     }
 }
 
-/// Returns the name that an old file gets. The name of a log or a mark keeps its ending, so that it still belongs to its
-/// database.
+/// Returns the name that an old file gets. The name of a log or a mark keeps its ending, so that it still belongs to
+/// its database.
 fn old_name(path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
     for log in LOGS.into_iter().chain([MOVED]) {

@@ -236,8 +236,9 @@ const DEEDS: [&str; 16] = [
 /// A name that begins with one of these words gives a moment.
 const MOMENTS: [&str; 7] = ["at", "due", "eta", "schedule", "scheduled", "trigger", "when"];
 
-/// The words are a name that another system may use for a due time or a delay. Returns the field of dq with the same
-/// meaning. None: the name has another meaning. For example, `created_at` and `expire_at` are fields of the client's own.
+/// `words`: the name of a client's field, split into words. If other systems use this name for a due time or a delay,
+/// returns the field of dq with the same meaning. None: the name has another meaning. For example, `created_at` and
+/// `expire_at` are fields of the client's own.
 fn meant_time(words: &[String]) -> Option<&'static str> {
     let (first, rest) = words.split_first()?;
     let (first, second) = (first.as_str(), rest.first().map(String::as_str));

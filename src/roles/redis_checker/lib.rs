@@ -70,7 +70,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let damage = inspect(context.store()?)?;
     let lanes = context.lanes()?;
     let (mut nodes, mut moving_since) = (Watchers::start(&lanes)?, None);
-    // The registry is read before anything waits for its topics.
+    // The thread that reads the registry is started first, because the lines below may wait for the topics.
     let php = SharedPhpMail::default();
     let registry = registry::follow(&context.settings, &php)?;
     let late = late::watch(&mut context)?;

@@ -124,7 +124,8 @@ impl Follower {
     fn step(&mut self) -> Result<()> {
         if self.has_changed_file() {
             self.passed_on = None;
-            self.repair_snapshot()?;
+            // If this fails, the next step tries it again.
+            self.repair_snapshot().inspect_err(|_| self.looked_at = None)?;
         }
         let open = match &mut self.open {
             Some(open) => open,

@@ -34,8 +34,8 @@ const SHORTER_SLEEP: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(15);
 
 /// A process may die while the store still has a call of this process to do. If this call leases jobs after the leases
-/// of the process were handed back, these jobs would wait until the end of their leases. So the leases are handed back a
-/// second time, after this pause.
+/// of the process were handed back, these jobs would wait until the end of their leases. So the leases are handed back
+/// a second time, after this pause.
 const LATE_CALLS: Duration = Duration::from_secs(5);
 
 /// An owner of leases that is gone. The file of the owner is removed when every lane has handed back the owner's
@@ -208,8 +208,7 @@ impl LaneWorker {
                 log::warn!("cannot remove an owner's file: {e}");
             }
         }
-        // If the store fails in another way than by a shard that is down, these owners are tried again at once when the
-        // store works again.
+        // `Gone`, `Moving`: the whole store cannot be used, and the caller pauses. Other errors: a shard is down.
         let pause = match &outcome {
             Ok(()) => {
                 self.hand_back_trouble.end();
@@ -224,8 +223,8 @@ impl LaneWorker {
         let at = Instant::now() + pause;
         self.dead.extend(failed.into_iter().map(|dead| OwnerToHandBack { at, ..dead }));
         match outcome {
-            // One shard may be down. The work on the other shards goes on.
             Err(StoreError::Gone(_) | StoreError::Moving(_)) | Ok(()) => outcome,
+            // The work on the other shards goes on.
             Err(_) => Ok(()),
         }
     }

@@ -80,9 +80,9 @@ struct Timer {
     upkeep: Sender<KnownTopics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
-    /// Shared with the threads that add the jobs of the outboxes: the topics, and whether these threads add all that is
-    /// left at the end.
+    /// The topics, shared with the threads that add the jobs of the outboxes. None: not all topics are known yet.
     known: Arc<Mutex<Option<Topics>>>,
+    /// Whether the threads that add the jobs of the outboxes empty the outboxes before they end.
     adds_rest: Arc<AtomicBool>,
     /// Disconnected when all threads that add the jobs of the outboxes have ended.
     outboxes: Receiver<()>,

@@ -84,11 +84,11 @@ fn add_rest(store: &mut dyn Store, topics: &Topics) {
             }
             Ok(_) => break,
             Err(e) => {
-                return log::warn!("cannot add what follows jobs: {e}; it is added after the next start");
+                return log::warn!("cannot empty the outbox: {e}. The rest is added after the next start");
             }
         }
     }
-    log::warn!("some of what follows jobs is added after the next start");
+    log::warn!("some jobs and events are still in the outbox. They are added after the next start");
 }
 
 /// Returns the job that follows from an entry. A job is added even if its topic is not registered any more. The job

@@ -1,6 +1,6 @@
 //! Compares the clock of a shard with the clock of this host, which counts from the boot of the host. The sender of the
-//! spool needs this comparison, because it has times of two clocks. The spool has the time since which an entry waits, by
-//! the clock of the host. A shard has the time when a job died, by the clock of the shard.
+//! spool needs this comparison, because it compares times of two clocks. The spool notes by the clock of the host when
+//! an entry began to wait. A shard notes by its own clock when a job died.
 
 use super::RedisStore;
 use super::answer;

@@ -219,8 +219,8 @@ impl RedisTables {
     }
 
     /// Moves the tables to another node. `others` finds the names of all tables except the first. It is called when the
-    /// tables do not change any more. A run may end after any step. The move may be started again, even while another run
-    /// works. Returns the handle to the tables on that node.
+    /// tables do not change any more. A run may end after any step. The move may be started again, even while another
+    /// run works. Returns the handle to the tables on that node.
     pub fn move_to(
         self,
         name: &str,
@@ -267,8 +267,8 @@ impl RedisTables {
     }
 
     /// Writes a whole table if this node does not have the first table yet. So a slow run does not overwrite the tables
-    /// that another run has finished. Fields that are right stay where they are, so this run can end at any moment
-    /// without removing what another run has written.
+    /// that another run has finished. The table is not removed first: only fields that do not belong there are
+    /// removed. So if this run is killed, what another run has written is still there.
     fn fill(&self, table: &str, fields: BTreeMap<String, String>) -> Result<()> {
         let old = self.every_field(table)?.into_keys().filter(|field| !fields.contains_key(field));
         let remove = old.map(|field| RedisTableChange::Remove { table: table.to_owned(), field });

@@ -14,8 +14,8 @@ pub(super) const HELD_MAX: usize = 1_000;
 /// A client is warned this long before the end of its lease: one second, as in beanstalkd.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// A lease stays known for this time after its end by the clock of this process. The clock of the store, which decides when
-/// a lease ends, may be behind.
+/// When a lease has ended by the clock of this process, the lease stays known for this time. The store decides when a
+/// lease ends, and its clock may be behind.
 const KNOWN_BEYOND: Duration = Duration::from_secs(10);
 
 /// A job that a connection has reserved.
