@@ -18,7 +18,7 @@ pub(super) const SLOT: &str = "_DQ_SLOT";
 /// The environment variable that holds the names of the descriptors, in the order of their numbers, separated by `:`.
 pub(super) const FDS: &str = "_DQ_FDS";
 
-/// The environment variable that is set if the child must know the topics of the registry before it is ready.
+/// The environment variable that sets [`ChildInheritance::awaits_topics`].
 pub(super) const AWAITS_TOPICS: &str = "_DQ_AWAITS_TOPICS";
 
 /// The environment variable for the hand-over of an upgrade: `<memory>:<previous executable>`, the numbers of two
@@ -36,7 +36,8 @@ const LINK: &str = "link";
 pub struct ChildInheritance {
     /// The slot's name.
     pub slot: String,
-    /// Whether the child must know the topics of the registry before it is ready.
+    /// Whether the child waits at its start until a snapshot that it cannot use has been replaced. It waits if another
+    /// generation serves meanwhile.
     pub awaits_topics: bool,
     /// The settings, as the master sealed them.
     pub settings: Vec<u8>,

@@ -37,7 +37,8 @@ pub struct Spawn<'a> {
     pub executable: BorrowedFd<'a>,
     /// The name of the child's slot. It is also `argv[0]`. The child learns its role from this name.
     pub name: String,
-    /// Whether the child must know the topics of the registry before it is ready.
+    /// Whether the child waits at its start until a snapshot that it cannot use has been replaced. It waits if another
+    /// generation serves meanwhile.
     pub awaits_topics: bool,
     /// The descriptors that the child inherits, in addition to stdin (empty), stdout and stderr. The child finds them
     /// by these names in [`super::ChildInheritance`].

@@ -66,7 +66,7 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// The counters of this process. They continue the counts of earlier processes of its slot.
     pub counters: Counters,
-    /// Whether another generation serves while this process starts. See [`Context::topics`].
+    /// Whether [`Context::topics`] waits, because another generation serves while this process starts.
     awaits_topics: bool,
     link: Link,
     signals: Signals,

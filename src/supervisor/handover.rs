@@ -250,7 +250,7 @@ impl HandOver {
             asked_consumers: self.asked_consumers,
             signals,
             stopping_since: None,
-            timers_end: None,
+            timers_drain_by: None,
             started_by: self.started_by_left_ms.map(|left| now + Duration::from_millis(left)),
             preflight: None,
             round_at: None,

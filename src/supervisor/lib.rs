@@ -140,15 +140,6 @@ fn close_old_files(settings: &Settings) {
 /// A slot of one generation. During a restart, two processes can have the same slot; their generations differ.
 type GenerationSlot = (slot::GenerationNumber, Slot);
 
-/// When the timers drain, while dq stops.
-#[derive(Debug, Clone, Copy)]
-struct TimersEnd {
-    /// The timers drain at this moment, even if other children still run.
-    at_latest: Instant,
-    /// When children that have not ended are killed.
-    kill_at: Option<Instant>,
-}
-
 struct Master {
     arguments: MasterArguments,
     /// The path that the executable of this process had when the process started.
@@ -173,8 +164,9 @@ struct Master {
     signals: Signals,
     /// When the first signal to end arrived.
     stopping_since: Option<Instant>,
-    /// The order to the timers to drain, while dq stops. `None`: dq does not stop, or the timers have the order.
-    timers_end: Option<TimersEnd>,
+    /// While dq stops: the timers drain at this moment, even if other children still run. `None`: dq does not stop, or
+    /// the timers have the order to drain.
+    timers_drain_by: Option<Instant>,
     /// The time limit for all children of the first generation to be ready; none: all of them have become ready.
     started_by: Option<Instant>,
     /// A new executable that is being tried.
@@ -238,7 +230,7 @@ impl Master {
             asked_consumers: 0,
             signals,
             stopping_since: None,
-            timers_end: None,
+            timers_drain_by: None,
             started_by: Some(Instant::now() + first.plan.start_timeout),
             preflight: None,
             round_at: None,
@@ -294,7 +286,7 @@ impl Master {
             self.service.deadline(),
             self.control.deadline(),
             self.config_watch.as_ref().and_then(ConfigWatch::deadline),
-            self.timers_end.map(|end| end.at_latest),
+            self.timers_drain_by,
         ];
         let deadlines = self.children.values().map(|f| f.child.deadline()).chain(own);
         host::wait_readable(&fds, deadlines.flatten().min())?;
@@ -337,24 +329,23 @@ impl Master {
         self.give_up_preflight("the daemon ends");
         // A port that nobody serves must refuse connections.
         self.sockets.keep(|_| false);
-        let at_latest = Instant::now() + drain_timeout;
-        let kill_at = Some(at_latest + DRAIN_GRACE);
+        let until = Instant::now() + drain_timeout;
+        let drain = child::ChildEvent::Drain { kill_at: Some(until + DRAIN_GRACE) };
         for place in self.places().into_iter().filter(|(_, slot)| slot.role != Role::Timer) {
-            self.step(place, child::ChildEvent::Drain { kill_at });
+            self.step(place, drain);
         }
-        self.timers_end = Some(TimersEnd { at_latest, kill_at });
+        self.timers_drain_by = Some(until);
         self.end_timers();
     }
 
     /// Lets the timers drain if all other children are gone, or their time is over. Until then, the timers add the jobs
     /// that follow the last callbacks, and hand back the leases of children that die.
     fn end_timers(&mut self) {
-        let Some(TimersEnd { at_latest, kill_at }) = self.timers_end else { return };
-        let is_other = |(_, slot): &GenerationSlot| slot.role != Role::Timer;
-        let others = self.children.iter().filter(|(place, _)| is_other(place));
-        if at_latest <= Instant::now() || others.into_iter().all(|(_, f)| f.child.state == State::Gone) {
-            self.timers_end = None;
-            self.step_all(child::ChildEvent::Drain { kill_at });
+        let Some(until) = self.timers_drain_by else { return };
+        let mut others = self.children.iter().filter(|((_, slot), _)| slot.role != Role::Timer);
+        if until <= Instant::now() || others.all(|(_, f)| f.child.state == State::Gone) {
+            self.timers_drain_by = None;
+            self.step_all(child::ChildEvent::Drain { kill_at: Some(until + DRAIN_GRACE) });
         }
     }
 

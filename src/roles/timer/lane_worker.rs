@@ -159,10 +159,8 @@ impl LaneWorker {
                 Err(e) => Some(Instant::now() + self.trouble.pause_after_store("cannot move jobs", &e)),
             };
             *lock(&self.busy_since) = None;
-            let hand_back_at = self.dead.iter().map(|dead| dead.at).min();
-            let next = again.unwrap_or_else(|| {
-                hand_back_at.into_iter().chain([announced + longest]).min().unwrap_or(announced)
-            });
+            let hand_back_at = self.dead.iter().map(|dead| dead.at);
+            let next = again.unwrap_or_else(|| hand_back_at.fold(announced + longest, Instant::min));
             if !self.wait(next, again.is_some())? {
                 store::unhang(self.bell, self.store.as_mut());
                 return Ok(());
@@ -208,25 +206,22 @@ impl LaneWorker {
                 log::warn!("cannot remove an owner's file: {e}");
             }
         }
-        // `Gone`, `Moving`: the whole store cannot be used, and the caller pauses. Other errors: a shard is down.
-        let pause = match &outcome {
+        let (pause, result) = match outcome {
             Ok(()) => {
                 self.hand_back_trouble.end();
-                Duration::ZERO
+                (Duration::ZERO, Ok(()))
             }
-            Err(StoreError::Gone(_) | StoreError::Moving(_)) => Duration::ZERO,
+            // The whole store cannot be used, so the caller pauses.
+            Err(e @ (StoreError::Gone(_) | StoreError::Moving(_))) => (Duration::ZERO, Err(e)),
+            // A shard is down. The work on the other shards goes on.
             Err(e) => {
                 let what = format_args!("cannot hand back the leases of a process that is gone: {e}");
-                self.hand_back_trouble.pause_after(&what)
+                (self.hand_back_trouble.pause_after(&what), Ok(()))
             }
         };
         let at = Instant::now() + pause;
         self.dead.extend(failed.into_iter().map(|dead| OwnerToHandBack { at, ..dead }));
-        match outcome {
-            Err(StoreError::Gone(_) | StoreError::Moving(_)) | Ok(()) => outcome,
-            // The work on the other shards goes on.
-            Err(_) => Ok(()),
-        }
+        result
     }
 
     /// Does what is due now, up to a batch of each kind. Returns the next moment at which something is due.

@@ -137,7 +137,7 @@ impl Timer {
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
         while context.drain().is_none() {
-            self.hand_back_leases_of_dead()?;
+            self.hand_back_leases_of_dead_owners()?;
             context.workers_by(self.workers.iter().filter_map(LaneWorkerHandle::due_by).min());
             let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.woken.as_fd())
                 .chain(self.owners.fds())
@@ -160,7 +160,7 @@ impl Timer {
         // processes that have just died, and empties the outboxes.
         let is_last = !context.drain().is_some_and(|drain| drain.replaced);
         if is_last {
-            self.hand_back_leases_of_dead()?;
+            self.hand_back_leases_of_dead_owners()?;
         }
         self.adds_rest.store(is_last, Ordering::Relaxed);
         let end_by = Instant::now() + LAST_STEPS;
@@ -181,7 +181,7 @@ impl Timer {
     }
 
     /// Makes the workers hand back the leases of processes that have died.
-    fn hand_back_leases_of_dead(&mut self) -> Result<()> {
+    fn hand_back_leases_of_dead_owners(&mut self) -> Result<()> {
         for owner in self.owners.dead().context("cannot look at the owners of leases")? {
             let tag = OwnerTag(owner.tag.clone());
             let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
