@@ -5,8 +5,8 @@ use toml::{Table, Value};
 use super::ConfigError;
 use super::unknown_key::nearest;
 
-/// Returns whether a name that begins with `DQ_` is not a setting. There are two kinds of such names: variables that the
-/// command `dq` uses, and variables that a container platform sets for a service with the name `dq`.
+/// Returns whether a name that begins with `DQ_` is not a setting. There are two kinds of such names: variables that
+/// the command `dq` uses, and variables that a container platform sets for a service with the name `dq`.
 fn is_foreign(name: &str) -> bool {
     matches!(name, "DQ_URL" | "DQ_TOKEN" | "DQ_TOKEN_FILE")
         || name.starts_with("DQ_SERVICE_")

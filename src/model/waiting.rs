@@ -460,8 +460,8 @@ mod tests {
                 "callbacks of the topic begin at a rate of 80/m, and its limit is 100/m",
             ),
             (WaitingTopic { rate: rate(79, None), ..none() }, "a consumer leases"),
-            // The topic reached its rate limit a moment ago. The measured number of callbacks per second does not show this
-            // yet.
+            // The topic reached its rate limit a moment ago. The measured number of callbacks per second does not show
+            // this yet.
             (
                 WaitingTopic { rate: rate(1, Some(NOW_MS + 600)), ..none() },
                 "the rate of the topic, 100/m, lets the next callback begin at 2027-01-15T08:00:00.600Z",

@@ -1,5 +1,5 @@
-//! Processes of the daemon are killed, or the daemon is stopped, while jobs have followers. Each follower is added once,
-//! and no follower is lost.
+//! Processes of the daemon are killed, or the daemon is stopped, while jobs have followers. Each follower is added
+//! once, and no follower is lost.
 
 use std::collections::HashMap;
 use std::path::Path;

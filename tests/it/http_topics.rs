@@ -776,8 +776,8 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
     );
     http.send("POST", jobs, &key(&"k".repeat(255)), br#"{"body": 1}"#).is(201);
 
-    // If a request failed and is sent again with the same key, it is carried out this time. A request of any kind that was
-    // carried out is not repeated.
+    // If a request failed and is sent again with the same key, it is carried out this time. A request of any kind that
+    // was carried out is not repeated.
     let topic = new_topic("made", &sink).to_string();
     http.send("POST", "/v1/topics/made/jobs", &key("k2"), br#"{"body": 1}"#).is_problem(
         404,

@@ -474,8 +474,8 @@ impl State {
         Ok(true)
     }
 
-    /// Runs the script of a shard. Returns false if the shard refuses the message. A shard refuses a message that carries
-    /// another set than the set of the shard.
+    /// Runs the script of a shard. Returns false if the shard refuses the message. A shard refuses a message that
+    /// carries another set than the set of the shard.
     pub fn apply(&mut self, message: Message, scenario: &Scenario) -> Result<bool, String> {
         let shard = usize::from(message.shard);
         let set = self.shards[shard].set;

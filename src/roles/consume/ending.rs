@@ -122,8 +122,8 @@ pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
     }
 }
 
-/// If a job has been due for longer than its topic allows, the job becomes a dead letter. Then this function returns the
-/// attempt that must be recorded. `None`: the job gets its callback.
+/// If a job has been due for longer than its topic allows, the job becomes a dead letter. Then this function returns
+/// the attempt that must be recorded. `None`: the job gets its callback.
 pub(super) fn too_old(topic: &Topic, leased: &LeasedJob) -> Option<Attempt> {
     let CatchUp::Skip(most) = topic.catch_up else { return None };
     let late = leased.late();

@@ -34,9 +34,9 @@ impl HostMoment {
         Due::In(delay.saturating_sub(passed))
     }
 
-    /// Converts a moment that was noted during another boot: from Unix microseconds (`unix_us`) to milliseconds since the
-    /// present boot. The Unix clock says how long ago the moment was. A moment before the present boot becomes 0. A moment
-    /// later than the start of the present boot was noted on another machine.
+    /// Converts a moment that was noted during another boot: from Unix microseconds (`unix_us`) to milliseconds since
+    /// the present boot. The Unix clock says how long ago the moment was. A moment before the present boot becomes 0. A
+    /// moment later than the start of the present boot was noted on another machine.
     pub(super) fn boot_ms_at(&self, unix_us: i64) -> i64 {
         let passed_ms = (self.unix_us - unix_us).max(0) / 1000;
         (self.boot_ms - passed_ms).max(0)

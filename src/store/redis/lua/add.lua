@@ -57,8 +57,9 @@ while argv[i] do
     local scores, moments, ranks, rules, notes
     if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
     -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
-    -- flags and due time, so these values need not be made again. If the priority of a job is a number, the notes of the
-    -- job have three parts: `noted`, then the place of the job in the call, then `rest`. See the function `numbered`.
+    -- flags and due time, so these values need not be made again. If the priority of a job is a number, the notes of
+    -- the job have three parts: `noted`, then the place of the job in the call, then `rest`. See the function
+    -- `numbered`.
     local flags, due, rank, rule, head, noted, rest, at, waiting, score
     local k, its_flags, its_due = 0, shared_flags, shared_due
     for j = first, last, step do
