@@ -486,6 +486,9 @@ trait Worker {
     fn ack(&mut self, job: &Value) -> AckAnswer;
 }
 
+/// How long the leases of the workers last, in milliseconds.
+const LEASE_MS: i64 = 1500;
+
 /// Opens a connection for each request.
 struct HttpWorker(u16);
 
@@ -510,7 +513,7 @@ impl HttpWorker {
 
 impl Worker for HttpWorker {
     fn reserve(&mut self) -> Option<Vec<Value>> {
-        let asked = json!({"max": 5, "wait": "1s", "lease": "1500ms"});
+        let asked = json!({"max": 5, "wait": "1s", "lease": format!("{LEASE_MS}ms")});
         let (status, answer) = self.ask("/v1/topics/t/reserve", &asked).ok()?;
         (status == 200).then(|| answer["jobs"].as_array().unwrap().clone())
     }
@@ -548,7 +551,8 @@ impl TcpWorker<'_> {
 
 impl Worker for TcpWorker<'_> {
     fn reserve(&mut self) -> Option<Vec<Value>> {
-        let asked = json!({"cmd": "reserve", "topic": "t", "max": 5, "wait": "1s", "lease": "1500ms"});
+        let asked =
+            json!({"cmd": "reserve", "topic": "t", "max": 5, "wait": "1s", "lease": format!("{LEASE_MS}ms")});
         let answer = self.ask(&asked).ok()?;
         (answer["code"] == 1).then(|| answer["data"].as_array().unwrap().clone())
     }
@@ -566,11 +570,11 @@ impl Worker for TcpWorker<'_> {
     }
 }
 
-/// `done`: the jobs with an ack that was answered with success. `unknown`: the jobs with an ack that may have been
-/// done.
+/// `done`: the jobs with an ack that was answered with success, and the moment of the first such answer in Unix
+/// milliseconds. `unknown`: the jobs with an ack that may have been done.
 #[derive(Default)]
 struct Acked {
-    done: HashSet<String>,
+    done: HashMap<String, i64>,
     unknown: HashSet<String>,
 }
 
@@ -583,11 +587,15 @@ fn work(mut worker: impl Worker, stop: &AtomicBool, acked: &Mutex<Acked>) {
         };
         for job in got {
             let id = job["id"].as_str().unwrap();
-            assert!(!acked.lock().unwrap().done.contains(id), "{id} came again after its ack");
+            // While this worker waited for the answer to an earlier ack, the lease of this job may have ended, and
+            // another worker may have acked the job. So the job came again only if it was leased after that ack.
+            let leased_ms = job["lease_until_ms"].as_i64().unwrap() - LEASE_MS;
+            let done_ms = acked.lock().unwrap().done.get(id).copied();
+            assert!(done_ms.is_none_or(|done| leased_ms <= done + 1), "{id} came again after its ack");
             let answer = worker.ack(&job);
             let mut acked = acked.lock().unwrap();
             match answer {
-                AckAnswer::Done => _ = acked.done.insert(id.to_owned()),
+                AckAnswer::Done => _ = acked.done.entry(id.to_owned()).or_insert_with(crate::support::now_ms),
                 AckAnswer::Unknown => _ = acked.unknown.insert(id.to_owned()),
                 AckAnswer::Refused => {}
             }
@@ -620,20 +628,23 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
         assert_eq!(roles.len(), SLOTS);
         for kill in 0..2 * SLOTS {
             for n in 0..20 {
-                let id = format!("{kill}-{n}");
-                let request = add("t", &id, (n % 4) * 50);
-                let taken = eventually(20 * SECOND, "an add", || {
+                // An add without an answer may have been done. So the next try adds another job.
+                let mut tries = 0;
+                let (id, answer) = eventually(20 * SECOND, "an add", || {
+                    tries += 1;
+                    let id = format!("{kill}-{n}-{tries}");
                     let mut client =
                         cli::TcpClient::connect(daemon.address(), protocol::dq::Framing::Binary).ok()?;
-                    client.ask(&request).ok()
+                    let answer = client.ask(&add("t", &id, (n % 4) * 50)).ok()?;
+                    Some((id, answer))
                 });
-                assert_eq!(taken["code"], 1, "{taken}");
+                assert_eq!(answer["code"], 1, "{answer}");
                 added.insert(id);
             }
             daemon.kill_child(&roles[kill % roles.len()]);
         }
         let is_ended =
-            |acked: &Acked| added.iter().all(|id| acked.done.contains(id) || acked.unknown.contains(id));
+            |acked: &Acked| added.iter().all(|id| acked.done.contains_key(id) || acked.unknown.contains(id));
         let until = Instant::now() + 60 * SECOND;
         while acked.lock().is_ok_and(|acked| !is_ended(&acked)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
@@ -645,7 +656,7 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
     let mut client = daemon.client();
     assert_eq!(crate::support::pending(&mut client, "t"), 0);
     // A job may be gone only if its ack was answered with success, or may have been done.
-    let lost: Vec<_> = added.iter().filter(|id| !done.contains(*id) && !unknown.contains(*id)).collect();
+    let lost: Vec<_> = added.iter().filter(|id| !done.contains_key(*id) && !unknown.contains(*id)).collect();
     assert!(lost.is_empty(), "{lost:?}");
     assert!(done.len() > added.len() / 2, "{} of {}", done.len(), added.len());
 }
