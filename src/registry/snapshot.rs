@@ -2,7 +2,7 @@
 //! read this file. So they can run, and even start, while the database does not answer.
 
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -114,6 +114,20 @@ impl Snapshot {
         out.sync_all()?;
         std::fs::rename(draft, path)?;
         Ok(())
+    }
+
+    /// Notes that the file has the contents of the registry now: sets the file's time of modification. Returns the
+    /// metadata of the file. None: this file was replaced or removed, so nothing was done.
+    pub fn confirm(run_dir: &Path, inode: u64) -> io::Result<Option<std::fs::Metadata>> {
+        let file = match std::fs::File::open(Snapshot::file(run_dir)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        if file.metadata()?.ino() != inode {
+            return Ok(None);
+        }
+        file.set_modified(std::time::SystemTime::now())?;
+        file.metadata().map(Some)
     }
 
     /// Reads the file. None: there is no file yet. Topics and tokens of another release that this release cannot use

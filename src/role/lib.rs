@@ -30,7 +30,7 @@ use anyhow::{Context as _, Result, bail};
 use jiff::tz::TimeZone;
 use nix::sys::signal::Signal;
 
-pub use self::live::RegistryView;
+pub use self::live::{RegistryView, TopicsOrigin};
 use self::metered_store::MeteredStore;
 pub use self::metered_store::{ALL, EMBEDDED};
 pub use self::refusal_log::RefusalLog;

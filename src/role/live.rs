@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -22,6 +22,9 @@ use store::Lanes;
 
 /// How often the snapshot file is checked if it cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a snapshot counts as confirmed. dq-redis-checker confirms it three times in this time.
+const CONFIRMED: Duration = Duration::from_secs(60);
 
 /// The topics and tokens of a process. They can change while the process runs. The descriptor becomes readable when
 /// they may have changed.
@@ -45,9 +48,37 @@ struct FollowedRegistry {
     seen: Option<FileVersion>,
     /// A descriptor that is given up while the file is read. So the file can be read if clients have taken all others.
     spare: Option<File>,
-    /// Whether a snapshot of this registry was read.
-    is_read: bool,
+    /// The inode of the last snapshot of this registry that was read. `None`: no such snapshot was read yet.
+    read: Option<u64>,
     logged: HashSet<InvalidRow>,
+}
+
+/// Where the topics of a process come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum TopicsOrigin {
+    /// The topics of the registry are not known yet.
+    #[default]
+    Unknown,
+    /// From the configuration file alone: there is no registry.
+    File,
+    /// Also from a snapshot of the registry.
+    Snapshot {
+        /// The path of the snapshot.
+        path: PathBuf,
+        /// The inode of the snapshot that was read. Each new snapshot is a new file.
+        inode: u64,
+    },
+}
+
+impl TopicsOrigin {
+    /// Returns whether the topics are known, and were compared with the registry within the last minute
+    /// ([`Snapshot::confirm`]). If so, they may be used to remove what topics no longer keep.
+    pub fn is_confirmed(&self) -> bool {
+        let TopicsOrigin::Snapshot { path, inode } = self else { return matches!(self, TopicsOrigin::File) };
+        let is_recent = |at: SystemTime| at.elapsed().is_ok_and(|age| age <= CONFIRMED);
+        let file = std::fs::metadata(path);
+        file.is_ok_and(|file| file.ino() == *inode && file.modified().is_ok_and(is_recent))
+    }
 }
 
 /// The inode of a file, and when it was written.
@@ -76,8 +107,8 @@ impl RegistryView {
         let (source, logged) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
         let watch = SnapshotWatch::new(&Snapshot::file(&run_dir))?;
-        let (seen, spare, is_read) = (None, spare(), false);
-        let registry = FollowedRegistry { file, source, run_dir, watch, seen, spare, is_read, logged };
+        let (seen, spare, read) = (None, spare(), None);
+        let registry = FollowedRegistry { file, source, run_dir, watch, seen, spare, read, logged };
         let mut live = RegistryView { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
         live.reload();
         Ok(live)
@@ -96,14 +127,21 @@ impl RegistryView {
     /// Returns whether all topics are known. All topics are known if there is no registry, or if the snapshot of the
     /// registry was read once.
     pub fn is_whole(&self) -> bool {
-        self.registry.as_ref().is_none_or(|registry| registry.is_read)
+        self.registry.as_ref().is_none_or(|registry| registry.read.is_some())
+    }
+
+    /// Returns where the topics of this process come from.
+    pub fn origin(&self) -> TopicsOrigin {
+        let Some(registry) = &self.registry else { return TopicsOrigin::File };
+        let snapshot = |inode| TopicsOrigin::Snapshot { path: Snapshot::file(&registry.run_dir), inode };
+        registry.read.map_or(TopicsOrigin::Unknown, snapshot)
     }
 
     /// Returns whether there is a snapshot, but no topic of it could be used until now: it is damaged, or belongs to
     /// another registry.
     pub(super) fn has_unusable_snapshot(&self) -> bool {
         let is_there = |registry: &FollowedRegistry| Snapshot::file(&registry.run_dir).exists();
-        self.registry.as_ref().is_some_and(|registry| !registry.is_read && is_there(registry))
+        self.registry.as_ref().is_some_and(|registry| registry.read.is_none() && is_there(registry))
     }
 
     /// Checks for changes. Returns the topics if they have changed. Call it when the descriptor is readable.
@@ -158,7 +196,7 @@ impl FollowedRegistry {
         if snapshot.source != self.source {
             return None;
         }
-        self.is_read = true;
+        self.read = Some(seen.0);
         for unusable in unusable {
             if self.logged.insert(unusable.clone()) {
                 log::warn!("left out of what the registry has: {}", Excerpt(&unusable));
@@ -222,7 +260,7 @@ mod tests {
             run_dir: run_dir.clone(),
             seen: None,
             spare: spare(),
-            is_read: false,
+            read: None,
             logged: HashSet::new(),
         };
         let mut live = RegistryView {
@@ -242,11 +280,18 @@ mod tests {
         write("sqlite:/x", vec![topic("a", "http://registry/"), topic("b", "http://b/")]);
         let topics = live.reload().unwrap().clone();
         assert!(live.is_whole() && !live.has_unusable_snapshot());
+        assert!(live.origin().is_confirmed());
+        let file = File::open(Snapshot::file(&run_dir)).unwrap();
+        file.set_modified(SystemTime::now() - 2 * CONFIRMED).unwrap();
+        assert!(!live.origin().is_confirmed(), "nobody has compared it with the registry for long");
+        let inode = file.metadata().unwrap().ino();
+        assert!(Snapshot::confirm(&run_dir, inode).unwrap().is_some() && live.origin().is_confirmed());
         assert_eq!(topics.get("a").unwrap().callback, "http://file/");
         assert_eq!(topics.get("b").unwrap().callback, "http://b/");
         assert!(live.reload().is_none());
         write("mysql://other/dq", vec![]);
-        assert!(live.reload().is_none());
+        assert!(Snapshot::confirm(&run_dir, inode).unwrap().is_none(), "it is another file now");
+        assert!(live.reload().is_none() && !live.origin().is_confirmed());
         std::fs::write(Snapshot::file(&run_dir), "{").unwrap();
         assert!(live.reload().is_none());
         assert_eq!(*live.now(), topics);

@@ -2,10 +2,11 @@
 //! nodes.
 
 use std::process::Command;
+use std::time::SystemTime;
 
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
+use crate::support::{Daemon, SECOND, SLOTS, Sink, eventually, now_ms, topic};
 use cli::HandlerAnswer;
 use serde_json::{Value, json};
 
@@ -242,4 +243,58 @@ fn a_missing_node_is_named_and_letters_of_the_others_are_listed() {
         page.get("away").is_none().then(|| page["jobs"].as_array().map_or(0, Vec::len))
     });
     assert_eq!(left, 40 - some.len());
+}
+
+#[test]
+fn old_topics_remove_no_dead_letters_until_they_are_confirmed() {
+    let sink = refusing();
+    let daemon = Daemon::start("");
+    let mut http = Http::unix(&daemon);
+    let kept = json!({"name": "t", "callback": sink.url(), "max_attempts": 1, "keep_dead": "1h"});
+    http.ask("POST", "/v1/topics", &kept).is(201);
+    die(&mut http, &[("a", 500)]);
+    let file = daemon.dir.path().join("var/registry.db");
+    let aside = daemon.dir.path().join("aside.db");
+    std::fs::rename(&file, &aside).unwrap();
+    eventually(10 * SECOND, "a registry that is away", || {
+        let alerts = http.get("/v1/alerts").is(200);
+        alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "registry_away").then_some(())
+    });
+    // The snapshot is now as if it came from the time before this host was stopped. Since then, `keep_dead` was
+    // lengthened.
+    let snapshot = daemon.dir.path().join("var/run/registry/topics.json");
+    let text = std::fs::read_to_string(&snapshot).unwrap();
+    let old = text.replace("\"keep_dead_ms\":3600000", "\"keep_dead_ms\":1");
+    assert_ne!(old, text);
+    let set_back = || {
+        let hour_ago = SystemTime::now() - 3600 * SECOND;
+        std::fs::File::options().append(true).open(&snapshot).unwrap().set_modified(hour_ago).unwrap();
+    };
+    std::fs::write(&snapshot, old).unwrap();
+    set_back();
+    let upkeep_begins = || {
+        for timer in ["dq-timer-0", "dq-timer-1"] {
+            daemon.kill_child(timer);
+        }
+        daemon.wait_all_up(SLOTS);
+    };
+    upkeep_begins();
+    std::thread::sleep(8 * SECOND);
+    assert_eq!(dead(&mut http, ""), ["a"]);
+    // The registry is back, and so is the longer time.
+    std::fs::rename(&aside, &file).unwrap();
+    // A snapshot that does not change is confirmed again and again.
+    let written = || std::fs::metadata(&snapshot).unwrap().modified().unwrap();
+    eventually(20 * SECOND, "the snapshot of the registry", || {
+        (std::fs::read_to_string(&snapshot).unwrap() == text).then_some(())
+    });
+    set_back();
+    let first = eventually(20 * SECOND, "a confirmation", || {
+        (written().elapsed().is_ok_and(|age| age < 60 * SECOND)).then(written)
+    });
+    eventually(60 * SECOND, "another confirmation", || (written() > first).then_some(()));
+    assert_eq!(dead(&mut http, ""), ["a"]);
+    http.ask("PATCH", "/v1/topics/t", &json!({"keep_dead": "1ms"})).is(200);
+    upkeep_begins();
+    eventually(20 * SECOND, "its end", || dead(&mut http, "").is_empty().then_some(()));
 }

@@ -3,6 +3,7 @@
 //! own, because a database may delay it.
 
 use std::collections::HashSet;
+use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,9 @@ use role::{self, TroubleLog, lock};
 
 /// How often the registry is asked.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// How often the snapshot is confirmed while the registry does not change.
+const CONFIRM_PERIOD: Duration = Duration::from_secs(20);
 
 /// How often mail settings are read. A change of mail settings gives the registry no new revision.
 const MAIL_PERIOD: Duration = Duration::from_secs(30);
@@ -41,6 +45,7 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Re
             passed_on: None,
             last: None,
             looked_at: None,
+            confirmed: None,
             logged: HashSet::new(),
             nudges: nudges(settings),
             mail_at: asks_for_mail.then(Instant::now),
@@ -63,6 +68,8 @@ struct Follower {
     last: Option<Snapshot>,
     /// The snapshot file at the last check: its inode, and when it was written.
     looked_at: Option<(u64, i64, i64)>,
+    /// When the snapshot was confirmed last.
+    confirmed: Option<Instant>,
     /// The log lines that were already written.
     logged: HashSet<String>,
     /// The watch on the nudge file. It is readable when somebody on this host has changed the registry. `None`: the
@@ -144,6 +151,9 @@ impl Follower {
             }
         }
         if self.passed_on == Some(revision) {
+            if self.confirmed.is_none_or(|at| at.elapsed() >= CONFIRM_PERIOD) {
+                self.confirm()?;
+            }
             return Ok(());
         }
         let listing = open.list()?;
@@ -156,7 +166,9 @@ impl Follower {
         };
         // After a start the file may already have the right contents. Then no process needs to be woken.
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
-        if known.as_ref() != Some(&snapshot) {
+        if known.as_ref() == Some(&snapshot) {
+            self.confirm()?;
+        } else {
             snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
             let tokens = snapshot.tokens.as_deref().unwrap_or_default();
             let accounts = tokens.iter().filter(|token| token.is_account()).count();
@@ -182,13 +194,25 @@ impl Follower {
         Ok(())
     }
 
+    /// Notes that the snapshot, as it was at the last check, has the contents of the registry. Until this is done, and
+    /// while the registry does not answer, nothing is removed that topics no longer keep: the topics may have changed.
+    fn confirm(&mut self) -> Result<()> {
+        let Some((inode, ..)) = self.looked_at else { return Ok(()) };
+        let file = Snapshot::confirm(&self.settings.run_dir, inode).context("cannot confirm the snapshot")?;
+        if file.is_some() {
+            self.looked_at = file.as_ref().map(version);
+            self.confirmed = Some(Instant::now());
+        }
+        Ok(())
+    }
+
     /// Returns whether the snapshot is another file than at the last check, or is gone. If so, its contents are checked
     /// again. During a rolling restart, the previous release also writes the snapshot, without the parts that it does
     /// not know. A generation with another registry writes its own contents. If that generation is given up, its
     /// contents must not stay.
     fn has_changed_file(&mut self) -> bool {
         let file = std::fs::metadata(Snapshot::file(&self.settings.run_dir)).ok();
-        let file = file.map(|file| (file.ino(), file.mtime(), file.mtime_nsec()));
+        let file = file.as_ref().map(version);
         std::mem::replace(&mut self.looked_at, file) != file || file.is_none()
     }
 
@@ -212,6 +236,11 @@ impl Follower {
         }
         says.into_iter().for_each(|line| log_once(&mut self.logged, line));
     }
+}
+
+/// Returns the inode of a file, and when it was written.
+fn version(file: &Metadata) -> (u64, i64, i64) {
+    (file.ino(), file.mtime(), file.mtime_nsec())
 }
 
 fn log_once(logged: &mut HashSet<String>, line: String) {

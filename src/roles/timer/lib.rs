@@ -60,7 +60,7 @@ pub fn run(mut context: Context) -> Result<()> {
 }
 
 fn known_topics(topics: &RegistryView) -> KnownTopics {
-    KnownTopics { topics: topics.now().clone(), are_all: topics.is_whole() }
+    KnownTopics { topics: topics.now().clone(), origin: topics.origin() }
 }
 
 /// Returns all topics. None: the topics of the registry are not known yet.
@@ -144,9 +144,9 @@ impl Timer {
                 .chain(self.topics.fd())
                 .collect();
             context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
-            let was_whole = self.topics.is_whole();
+            let origin = self.topics.origin();
             let has_changed = self.topics.reload().is_some();
-            if has_changed || self.topics.is_whole() != was_whole {
+            if has_changed || self.topics.origin() != origin {
                 let topics = self.topics.now();
                 let _ = self.upkeep.send(known_topics(&self.topics));
                 *role::lock(&self.spread) = spread_of(topics);

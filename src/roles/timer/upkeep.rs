@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use model::topic::Topics;
+use role::TopicsOrigin;
 use store::{Store, StoreError};
 
 /// How often the thread looks for dead letters to remove, and tells the store what topics keep. It repeats this,
@@ -17,6 +18,9 @@ const EVERY: Duration = Duration::from_secs(60);
 /// come a moment later than the topics of the configuration file.
 const SETTLED: Duration = Duration::from_secs(5);
 
+/// How soon the thread tries again if the topics are not confirmed.
+const UNCONFIRMED: Duration = Duration::from_secs(5);
+
 /// `STEP`: how many dead letters are removed in one step. Between two steps, other processes can use the store. `GO`:
 /// how long one round may remove dead letters.
 const STEP: usize = 256;
@@ -26,8 +30,9 @@ const GO: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct KnownTopics {
     pub topics: Topics,
-    /// Whether these are all topics. The topics of the registry may come later than those of the configuration file.
-    pub are_all: bool,
+    /// Where they come from. Nothing is removed before the topics are confirmed. Otherwise a time that was lengthened
+    /// while this host was stopped would have no effect at the start.
+    pub origin: TopicsOrigin,
 }
 
 /// Starts the thread. The thread uses the topics that it received last, and ends when the sender is dropped.
@@ -46,9 +51,13 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             };
             match heard {
                 Ok(new) => {
+                    if new.topics != known.topics || known.origin == TopicsOrigin::Unknown {
+                        report_at.get_or_insert_with(|| Instant::now() + SETTLED);
+                    }
                     known = new;
-                    report_at.get_or_insert_with(|| Instant::now() + SETTLED);
-                    keep_records(store.as_mut(), &known, records_max);
+                    if known.origin.is_confirmed() {
+                        keep_records(store.as_mut(), &known.topics, records_max);
+                    }
                     // A change of one topic must not cause another search for dead letters right after the last search.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
@@ -57,9 +66,14 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                     report_at = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    keep_records(store.as_mut(), &known, records_max);
-                    retire(store.as_mut(), &known.topics);
-                    next = Some(Instant::now() + EVERY);
+                    let pause = if known.origin.is_confirmed() {
+                        keep_records(store.as_mut(), &known.topics, records_max);
+                        retire(store.as_mut(), &known.topics);
+                        EVERY
+                    } else {
+                        UNCONFIRMED
+                    };
+                    next = Some(Instant::now() + pause);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -68,15 +82,11 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
     Ok(sender)
 }
 
-/// Tells the store what topics keep of their ended jobs, if all topics are known. For topics that are not named, the
-/// store uses the default. So if a topic that keeps its records longer were not named, the store would remove its older
-/// records.
-fn keep_records(store: &mut dyn Store, known: &KnownTopics, records_max: u64) {
-    if !known.are_all {
-        return;
-    }
+/// Tells the store what topics keep of their ended jobs. For topics that are not named, the store uses the default. So
+/// if a topic that keeps its records longer were not named, the store would remove its older records.
+fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
     let keeping: Vec<_> =
-        known.topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
+        topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
         Ok(()) => {}
         // Other parts report a node that is down. The node gets these settings in a later round.
