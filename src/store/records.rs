@@ -21,8 +21,9 @@ pub struct RecordPage {
 /// What is kept of jobs that have ended. A record is written in the same step that ends its job. So a job that has
 /// ended has one record for this end, even if a process dies.
 pub trait Records {
-    /// Sets what topics keep, and how many bytes the records of all topics may have together. Topics that are not named
-    /// keep what [`RecordKeeping::DEFAULT`] says. Records that are stored already are adapted to the new limits step by
+    /// Sets what topics keep, and how many bytes the records of all topics may have together. A topic that was never
+    /// named keeps what [`RecordKeeping::DEFAULT`] says. On Redis, a topic that is no longer named keeps what was said
+    /// last, because another host may serve it. In the embedded store, it keeps the default again. Records that are stored already are adapted to the new limits step by
     /// step.
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()>;
 

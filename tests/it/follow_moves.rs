@@ -1,13 +1,14 @@
 //! The outbox on Redis nodes: a sender dies between its steps, or the set of nodes changes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::redis::RedisServer;
 use crate::support::{SECOND, eventually, new_job};
 use model::follow::{PredecessorJob, Then, job_of};
 use model::headers::Headers;
 use model::job::{Due, NewJob, TopicName};
+use model::record::{RECORDS_MAX, RecordKeeping};
 use model::settings::{NodeSettings, RedisSettings, StoreSettings};
 use store::{
     Lanes, LeaseRequest, OutboxCause, OutboxEntry, Outcome, SetChangeRequest, Settled, Settlement, Store,
@@ -55,9 +56,7 @@ impl Nodes {
 
 fn make(entry: &OutboxEntry) -> Option<NewJob> {
     let OutboxCause::Then { place, text } = &entry.what else { return None };
-    job_of(text, PredecessorJob { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| {
-        Duration::ZERO
-    })
+    job_of(text, PredecessorJob { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| None)
 }
 
 fn send_all(settings: &StoreSettings) -> usize {
@@ -169,4 +168,60 @@ fn a_node_that_hangs_holds_up_its_own_followers_alone() {
     nodes.0[1].hang(false);
     assert_eq!(send_all(&settings) + sent.added.len(), 2 * JOBS);
     assert_eq!(accept_all(&mut *store, "u"), 2 * JOBS);
+}
+
+#[test]
+fn many_followers_of_a_hanging_node_do_not_hold_up_the_others() {
+    let nodes = Nodes((0..2).map(|_| RedisServer::start()).collect());
+    let settings = nodes.settings();
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut store = store::open(&settings, run_dir.path()).unwrap();
+    // In each outbox, more entries wait for the node that hangs than a sender reads in one call.
+    for batch in 0..12 * 250 / JOBS {
+        add_with_followers(&mut *store, batch * JOBS);
+    }
+    let mut lane = store::open_lane(&settings, run_dir.path(), 0).unwrap();
+    nodes.0[1].hang(true);
+    let there = || -> usize {
+        let counts = |key: &str| nodes.0[0].cli(&["zcard", key]).trim().parse::<usize>().unwrap();
+        nodes.0[0].cli(&["keys", "*:r:u"]).lines().filter(|key| !key.is_empty()).map(counts).sum()
+    };
+    let mut last = (0, Instant::now());
+    eventually(60 * SECOND, "no more followers for the other node", || {
+        let again = lane.send_followers(&make).unwrap().again.expect("some entries wait");
+        if there() != last.0 {
+            last = (there(), Instant::now());
+        }
+        // A sender that can send nothing now does not look again at once.
+        (last.1.elapsed() > 3 * SECOND && !again.is_zero()).then_some(())
+    });
+    let left = lane.outbox().unwrap().entries;
+    assert!(last.0 > 0 && left > 2 * 512, "{last:?}, {left} left");
+    nodes.0[1].hang(false);
+    eventually(30 * SECOND, "an empty outbox", || {
+        let _ = lane.send_followers(&make);
+        (lane.outbox().ok()?.entries == 0).then_some(())
+    });
+    assert_eq!(there(), last.0, "all entries that were left are of the node that hung");
+}
+
+#[test]
+fn a_host_leaves_what_topics_of_other_hosts_keep() {
+    let nodes = Nodes(vec![RedisServer::start()]);
+    let settings = nodes.settings();
+    let run_dir = tempfile::tempdir().unwrap();
+    let open = || store::open(&settings, run_dir.path()).unwrap();
+    let (mut one, mut other) = (open(), open());
+    let name = |topic: &str| TopicName::new(topic).unwrap();
+    let with_event = RecordKeeping { with_event: true, ..RecordKeeping::DEFAULT };
+    one.keep_records(&[(name("t"), with_event)], RECORDS_MAX).unwrap();
+    other.keep_records(&[(name("u"), with_event)], RECORDS_MAX).unwrap();
+    assert!(one.add(&[new_job("t", "1", "1", Due::In(Duration::ZERO))]).iter().all(Result::is_ok));
+    assert_eq!(accept_all(&mut *one, "t"), 1);
+    assert_eq!(one.outbox().unwrap().entries, 1, "its event");
+    // When all records of a topic are removed, its settings go too.
+    assert_eq!(one.purge_records(&name("t"), 9), Ok(1));
+    let names = |key: &str| nodes.0[0].cli(&["hkeys", key]).trim().to_owned();
+    let kept: Vec<String> = nodes.0[0].cli(&["keys", "*:keeping"]).lines().map(names).collect();
+    assert_eq!(kept, ["u", "u"]);
 }

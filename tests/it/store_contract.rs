@@ -2045,6 +2045,39 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     );
 }
 
+fn a_probe_that_is_handed_back_lets_the_next_job_through<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let bell = f.bell(BellKind::Push);
+    add(&mut *s, &(0..60).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
+    s.open_circuit(&opening("t", 1, 1)).unwrap();
+    sleep_past(s.circuits().unwrap()[0].until_ms + 5);
+    let probes = |s: &mut dyn Store, who: &str| {
+        let leased = s.lease(&[want("t", 50)], 256, Some(&owner(who))).unwrap().jobs;
+        assert!(leased.iter().all(|job| job.probe == Some(1)), "{who}");
+        leased
+    };
+    let first = probes(&mut *s, "a");
+    assert!(!first.is_empty() && probes(&mut *s, "b").is_empty());
+    quiet(&bell);
+    // The process that made the callback dies.
+    assert_eq!(s.hand_back(&owner("a")).unwrap(), first.len());
+    assert!(rings(&bell));
+    let second = probes(&mut *s, "b");
+    assert_eq!(second.len(), first.len());
+    // The process that makes the callback ends, and hands back what is not finished.
+    second.iter().for_each(|job| assert_eq!(settle(&mut *s, job, Outcome::HandBack), Settled::Done));
+    let third = probes(&mut *s, "b");
+    assert_eq!(third.len(), first.len());
+    // The end of a job that is not the probe lets nobody through.
+    s.close_circuit(&topic("t")).unwrap();
+    let other = lease_one(&mut *s, "t");
+    s.open_circuit(&opening("t", 1, 1)).unwrap();
+    sleep_past(s.circuits().unwrap()[0].until_ms + 5);
+    assert!(!probes(&mut *s, "b").is_empty());
+    assert_eq!(settle(&mut *s, &other, Outcome::HandBack), Settled::Done);
+    assert!(F::SHARDS > 1 || probes(&mut *s, "b").is_empty());
+}
+
 fn a_circuit_and_a_pause_hold_each_by_itself<F: Fixture>(f: &F) {
     let mut s = f.open();
     // A circuit can be opened before the topic has ever had a job.
@@ -2222,6 +2255,7 @@ contract! {
     permits_of_all_processes_together_are_never_more_than_the_topic_allows
     a_rate_is_shared_by_all_processes
     an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_is_over
+    a_probe_that_is_handed_back_lets_the_next_job_through
     a_circuit_and_a_pause_hold_each_by_itself
     a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by
     jobs_that_were_forgotten_in_an_outage_are_spread_once

@@ -20,19 +20,24 @@ pub enum ThenRefusal {
 }
 
 impl Then {
-    /// Returns why these jobs may not be added. None: these jobs may be added. `permits` says what the caller may do.
-    pub fn refusal(
-        &self,
+    /// Returns these jobs with the present delays of their topics, or why the jobs may not be added. `permits` says
+    /// what the caller may do.
+    pub fn checked(
+        self,
         topics: &Topics,
         permits: impl Fn(RequiredAccess<'_>) -> bool,
-    ) -> Option<ThenRefusal> {
+    ) -> Result<Then, ThenRefusal> {
         if self.is_empty() {
-            return None;
+            return Ok(self);
         }
         let jsons = self.jsons();
-        let all: Vec<StoredFollower<'_>> =
+        let mut all: Vec<StoredFollower<'_>> =
             jsons.iter().filter_map(|json| serde_json::from_str(json).ok()).collect();
-        refuse_all(&all, "then", topics, &permits)
+        if let Some(refused) = refuse_all(&all, "then", topics, &permits) {
+            return Err(refused);
+        }
+        all.iter_mut().for_each(|one| one.note_topic_delays(topics));
+        Ok(Then::new(&all))
     }
 }
 
@@ -88,7 +93,7 @@ mod tests {
         let topics = Topics::from_iter([topic("a"), topic("b"), off]);
         let of = |json: &str| {
             let may = |need: RequiredAccess<'_>| need != RequiredAccess::Produce("b");
-            Then::parse(json).unwrap().refusal(&topics, may)
+            Then::parse(json).unwrap().checked(&topics, may).err()
         };
         let field = |refused: Option<ThenRefusal>| match refused {
             Some(ThenRefusal::UnknownTopic(field, _)) => format!("unknown {field}"),

@@ -174,6 +174,7 @@ fn follower<'a>(
         topic,
         id,
         delay_ms,
+        topic_delay_ms: None,
         ttr_ms,
         path: path_of_job,
         tags,

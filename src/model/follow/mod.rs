@@ -23,6 +23,7 @@ use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 pub use crate::links::Then;
 use crate::tags::Tags;
+use crate::topic::Topics;
 
 /// A follower, as the text of a store contains it. The API shows a follower in the same form.
 #[derive(Serialize, Deserialize)]
@@ -32,6 +33,10 @@ struct StoredFollower<'a> {
     id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
+    /// The delay of the topic when the job was added. It is used if the process that adds the follower does not know
+    /// the topic. Not shown by the API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    topic_delay_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttr_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,6 +49,20 @@ struct StoredFollower<'a> {
     body: &'a RawValue,
     #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
     then: Vec<StoredFollower<'a>>,
+}
+
+impl StoredFollower<'_> {
+    /// Notes the delays of the topics in this job and in the jobs that follow it.
+    fn note_topic_delays(&mut self, topics: &Topics) {
+        let delay = topics.get(self.topic.as_str()).map(|topic| topic.delay).filter(|delay| !delay.is_zero());
+        self.topic_delay_ms = delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+        self.then.iter_mut().for_each(|next| next.note_topic_delays(topics));
+    }
+
+    fn hide_topic_delays(&mut self) {
+        self.topic_delay_ms = None;
+        self.then.iter_mut().for_each(StoredFollower::hide_topic_delays);
+    }
 }
 
 /// The job that other jobs follow. The ids of its followers are derived from these fields.
@@ -108,6 +127,7 @@ impl Then {
         }
         let with_id = |(mut one, key): (StoredFollower<'_>, JobKey)| {
             one.id = Some(key.id.as_str().to_owned());
+            one.hide_topic_delays();
             to_raw_value(&one).ok()
         };
         known.into_iter().zip(keys).filter_map(with_id).collect()
@@ -122,18 +142,20 @@ fn json_of(text: &str) -> Option<String> {
 
 /// Makes a follower from its text (one of [`Then::texts`]). `ago` is the time that has passed since `source`, the
 /// followed job, was accepted. `place` is the place of the text in the list. A follower without a delay of its own uses
-/// `delay` of its topic. None: the text cannot be read.
+/// `delay` of its topic. If this is None, it uses the delay that the topic had when the followed job was added. Returns
+/// None if the text cannot be read.
 pub fn job_of(
     text: &str,
     source: PredecessorJob<'_>,
     place: usize,
     ago: Duration,
-    delay: impl Fn(&TopicName) -> Duration,
+    delay: impl Fn(&TopicName) -> Option<Duration>,
 ) -> Option<NewJob> {
     let json = json_of(text)?;
     let one: StoredFollower<'_> = serde_json::from_str(&json).ok()?;
     let own = one.delay_ms.map(Duration::from_millis);
-    let due = own.unwrap_or_else(|| delay(&one.topic)).saturating_sub(ago);
+    let noted = one.topic_delay_ms.map(Duration::from_millis);
+    let due = own.or_else(|| delay(&one.topic)).or(noted).unwrap_or_default().saturating_sub(ago);
     let headers = Headers::new(one.headers)
         .unwrap_or_default()
         .with_destination(one.path.map(Destination::Path))
@@ -153,12 +175,13 @@ pub fn job_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topic::Topic;
 
     fn key(topic: &str, id: &str) -> JobKey {
         JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() }
     }
 
-    const NONE: fn(&TopicName) -> Duration = |_| Duration::from_secs(7);
+    const SEVEN: fn(&TopicName) -> Option<Duration> = |_| Some(Duration::from_secs(7));
 
     #[test]
     fn followers_come_back_from_the_text_with_their_fields() {
@@ -170,7 +193,7 @@ mod tests {
         let headers = Headers::default().with_then(then);
         let read = Headers::trusted(&headers.to_text());
         assert_eq!(read, headers);
-        let job = |(place, text)| job_of(text, source, place, Duration::from_secs(20), NONE).unwrap();
+        let job = |(place, text)| job_of(text, source, place, Duration::from_secs(20), SEVEN).unwrap();
         let jobs: Vec<NewJob> = read.then().texts().enumerate().map(job).collect();
         assert_eq!(jobs.iter().map(|job| job.key.clone()).collect::<Vec<_>>(), read.then().keys(source));
         assert_eq!((jobs[0].key.to_string(), jobs[0].body.as_str()), ("b:7".into(), "1.50"));
@@ -183,6 +206,28 @@ mod tests {
         let next = jobs[0].headers.then().keys(PredecessorJob { key: &jobs[0].key, stamp_us: 9 });
         assert_eq!(next[0].topic.as_str(), "c");
         assert_eq!(Headers::trusted(&jobs[0].headers.to_text()), jobs[0].headers);
+    }
+
+    #[test]
+    fn a_follower_of_an_unknown_topic_has_the_delay_of_the_add() {
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
+        let topics = Topics::from_iter([Topic { delay: minutes(30), ..topic("slow") }, topic("fast")]);
+        let json = r#"[{"topic": "slow", "body": 1, "then": {"topic": "slow", "body": 2}}, {"topic": "fast", "body": 1},
+                       {"topic": "slow", "body": 1, "delay": "1s"}]"#;
+        let then = Then::parse(json).unwrap().checked(&topics, |_| true).unwrap();
+        let a = key("a", "1");
+        let source = PredecessorJob { key: &a, stamp_us: 1 };
+        let due = |then: &Then, delay: Option<Duration>| -> Vec<Due> {
+            let job = |(place, text)| job_of(text, source, place, Duration::ZERO, |_| delay).unwrap().due;
+            then.texts().enumerate().map(job).collect()
+        };
+        let second = Due::In(Duration::from_secs(1));
+        assert_eq!(due(&then, None), [Due::In(minutes(30)), Due::In(Duration::ZERO), second]);
+        assert_eq!(due(&then, Some(minutes(5))), [Due::In(minutes(5)), Due::In(minutes(5)), second]);
+        let first = job_of(then.texts().next().unwrap(), source, 0, Duration::ZERO, |_| None).unwrap();
+        assert_eq!(due(first.headers.then(), None), [Due::In(minutes(30))]);
+        assert!(then.shown(source).iter().all(|shown| !shown.get().contains("topic_delay")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::problem::Problem;
 use model::destination::{Destination, InvalidDestination};
 use model::follow::{Then, ThenRefusal};
 use model::headers::Headers;
+use model::job::NewJob;
 use model::scope::RequiredAccess;
 use model::tags::{InvalidTag, Tag, Tags};
 use model::topic::{Topic, Topics};
@@ -31,15 +32,15 @@ pub(super) fn then(raw: Option<&RawValue>) -> Result<Then, Problem> {
     Then::parse(raw.get()).map_err(|e| Problem::field(&e.field, e.to_string()))
 }
 
-/// Checks that a caller may add the jobs that follow its job.
+/// Checks that a caller may add the jobs that follow its job. Returns the job with these jobs.
 pub(super) fn may_follow(
-    headers: &Headers,
+    job: NewJob,
     topics: &Topics,
     permits: impl Fn(RequiredAccess<'_>) -> bool,
-) -> Result<(), Problem> {
-    let refused = match headers.then().refusal(topics, permits) {
-        None => return Ok(()),
-        Some(refused) => refused,
+) -> Result<NewJob, Problem> {
+    let refused = match job.headers.then().clone().checked(topics, permits) {
+        Ok(then) => return Ok(NewJob { headers: job.headers.with_then(then), ..job }),
+        Err(refused) => refused,
     };
     Err(match refused {
         ThenRefusal::UnknownTopic(field, why) | ThenRefusal::Field(field, why) => {

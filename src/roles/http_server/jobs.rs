@@ -50,7 +50,7 @@ async fn add(
         let quota = requester.quota(&topic);
         let job = input::job(&json, &topic, quota.as_ref(), (ids.as_ref(), None), &api.lanes)?;
         input::takes_jobs(&api.topics.borrow(), &name)?;
-        may_follow(&job.headers, &api.topics.borrow(), |need| requester.permits(need)).map(|()| job)
+        may_follow(job, &api.topics.borrow(), |need| requester.permits(need))
     };
     let job = api.count_refusal(&name, read())?;
     let key = job.key.clone();
@@ -83,9 +83,7 @@ async fn add_batch(
     };
     let quota = requester.quota(&topic);
     let read = input::batch(&json, &topic, quota.as_ref(), ids.as_ref(), &api.lanes)?;
-    let may = |job: model::job::NewJob| {
-        may_follow(&job.headers, &api.topics.borrow(), |need| requester.permits(need)).map(|()| job)
-    };
+    let may = |job: model::job::NewJob| may_follow(job, &api.topics.borrow(), |need| requester.permits(need));
     let items: Vec<_> = read.into_iter().map(|job| take(job.and_then(may))).collect();
     let taken = input::takes_jobs(&api.topics.borrow(), &name);
     if let Err(problem) = taken {

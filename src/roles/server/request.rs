@@ -298,10 +298,11 @@ impl RequestRouter {
             return Err(Refusal::new("bad_field", format!("{}: {problem}", destination.field())));
         }
         let permits = |need: RequiredAccess<'_>| token.is_none_or(|token| token.permits(need));
-        if let Some(refused_then) = add.headers.then().refusal(self.topics.now(), permits) {
+        let then = add.headers.then().clone().checked(self.topics.now(), permits);
+        let then = then.map_err(|why| {
             refused();
-            return Err(refusal_of(refused_then));
-        }
+            refusal_of(why)
+        })?;
         let due = add.due.unwrap_or(Due::In(topic.delay));
         let expires_ms = topic.expires_ms(add.expire_after, due, now_ms());
         Ok(NewJob {
@@ -312,7 +313,7 @@ impl RequestRouter {
             on_conflict: add.on_conflict,
             max_attempts: add.max_attempts,
             attempts: 0,
-            headers: add.headers.with_expires_ms(expires_ms),
+            headers: add.headers.with_then(then).with_expires_ms(expires_ms),
             quota: Quota::of(topic, token),
         })
     }

@@ -97,8 +97,7 @@ fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
     let OutboxEntry { key, stamp_us, ago, what } = entry;
     let job = match what {
         OutboxCause::Then { place, text } => {
-            let delay =
-                |topic: &TopicName| topics.get(topic.as_str()).map_or(Duration::ZERO, |topic| topic.delay);
+            let delay = |topic: &TopicName| topics.get(topic.as_str()).map(|topic| topic.delay);
             let job = follow::job_of(text, PredecessorJob { key, stamp_us: *stamp_us }, *place, *ago, delay);
             job.map(|job| with_expiry(job, topics))
         }

@@ -1,11 +1,12 @@
 //! Regular work for all topics, on a thread of its own: reports which topics have jobs that nobody delivers, tells the
 //! store what topics keep of ended jobs, and removes dead letters at the end of the time that their topic sets.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use model::topic::Topics;
+use model::topic::{Topic, Topics};
 use role::TopicsOrigin;
 use store::{Store, StoreError};
 
@@ -42,6 +43,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
         let mut known = KnownTopics::default();
         let mut next: Option<Instant> = None;
         let mut report_at: Option<Instant> = None;
+        let mut first_retired = 0;
         loop {
             let first = next.into_iter().chain(report_at).min();
             let wait = first.map(|at| at.saturating_duration_since(Instant::now()));
@@ -68,7 +70,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                 Err(RecvTimeoutError::Timeout) => {
                     let pause = if known.origin.is_confirmed() {
                         keep_records(store.as_mut(), &known.topics, records_max);
-                        retire(store.as_mut(), &known.topics);
+                        first_retired = retire(store.as_mut(), &known.topics, first_retired);
                         EVERY
                     } else {
                         UNCONFIRMED
@@ -85,8 +87,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
 /// Tells the store what topics keep of their ended jobs. For topics that are not named, the store uses the default. So
 /// if a topic that keeps its records longer were not named, the store would remove its older records.
 fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
-    let keeping: Vec<_> =
-        topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
+    let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
         Ok(()) => {}
         // Other parts report a node that is down. The node gets these settings in a later round.
@@ -110,11 +111,17 @@ fn log_unregistered(store: &mut dyn Store, topics: &Topics) {
     }
 }
 
-/// Removes dead letters that were kept long enough. If there is no time for some of them, they wait for the next round.
-fn retire(store: &mut dyn Store, topics: &Topics) {
+/// Removes dead letters that were kept long enough. Begins at the topic with the number `first`. Returns the number of
+/// the topic at which the next round begins: if there was no time for some topics, they come first then.
+fn retire(store: &mut dyn Store, topics: &Topics, first: usize) -> usize {
     let until = Instant::now() + GO;
-    for topic in topics.iter().filter(|topic| !topic.keep_dead.is_zero()) {
-        let mut sum = 0;
+    let all: Vec<&Arc<Topic>> = topics.iter().filter(|topic| !topic.keep_dead.is_zero()).collect();
+    for place in 0..all.len() {
+        let number = (first + place) % all.len();
+        if Instant::now() >= until {
+            return number;
+        }
+        let (topic, mut sum) = (all[number], 0);
         while Instant::now() < until {
             match store.retire(&topic.name, topic.keep_dead, STEP) {
                 Ok(0) => break,
@@ -135,4 +142,5 @@ fn retire(store: &mut dyn Store, topics: &Topics) {
             log::info!(topic = topic.name.as_str(); "{sum} dead letters are removed: kept for {kept}");
         }
     }
+    0
 }

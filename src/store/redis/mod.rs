@@ -26,6 +26,7 @@ mod node;
 mod nodes;
 mod outbox;
 mod outbox_entry;
+mod outbox_pass;
 mod outbox_plan;
 mod pauses;
 mod promote;

@@ -14,6 +14,7 @@ use super::homes::Homes;
 use super::node::{BATCH, Call, Failure};
 use super::nodes::Place;
 use super::outbox_entry::parse_entry;
+use super::outbox_pass::{OutboxPass, OutboxRetry};
 use super::outbox_plan::plan;
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of};
@@ -30,9 +31,8 @@ const PAGES: usize = 8;
 /// For how long no other sender may send, after a sender has read entries.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// How long entries wait after they could not be sent: the first pause, and the longest pause. Each pause is twice as
-/// long as the previous one.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How long a sender waits before it looks for new entries, while older entries wait for a target that is down.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// What a handle knows of outboxes.
 pub(super) struct Outboxes {
@@ -42,13 +42,6 @@ pub(super) struct Outboxes {
     sources: BTreeMap<Place, OutboxRetry>,
     /// Whether a promotion or an expiry has seen entries since this flag was last read.
     pub(super) is_seen: bool,
-}
-
-/// When the entries of a shard are sent again.
-#[derive(Debug, Clone, Copy)]
-struct OutboxRetry {
-    again_at: Instant,
-    pause: Duration,
 }
 
 impl Outboxes {
@@ -73,7 +66,7 @@ enum OutboxSendResult {
     Nothing,
     /// There is more to send now.
     More,
-    /// Some entries could not be sent.
+    /// The end of the outbox is reached, but some entries could not be sent.
     Blocked,
     /// Only another sender may send for this long.
     Busy(Duration),
@@ -87,35 +80,37 @@ fn sender_name(node: &str, source: Place, set: &str) -> String {
 }
 
 impl RedisStore {
-    /// Sends the entries of one source.
+    /// Sends some pages of the entries of one source.
     fn send_from(
         &mut self,
         homes: &Homes,
         source: Place,
         make: FollowerMaker<'_>,
         added: &mut Vec<TopicName>,
+        OutboxPass { after, blocked, has_waiting }: &mut OutboxPass,
     ) -> Result<OutboxSendResult> {
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
-        let (mut after, mut blocked, mut marks) = (0, BTreeSet::new(), BTreeMap::new());
-        let mut is_all = true;
+        let mut marks = BTreeMap::new();
         for _ in 0..PAGES {
-            let (last_set, entries) = match self.take_page(homes, source, after)? {
+            let (last_set, entries) = match self.take_page(homes, source, *after)? {
                 OutboxPage::Busy(wait) => return Ok(OutboxSendResult::Busy(wait)),
                 OutboxPage::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
+                (*after, *has_waiting) = (0, false);
+                blocked.clear();
                 let is_settled = self.settle_earlier_set(homes, source, &last_set, make)?;
                 return Ok(if is_settled { OutboxSendResult::More } else { OutboxSendResult::Blocked });
             }
             if entries.is_empty() {
-                return Ok(if is_all { OutboxSendResult::Nothing } else { OutboxSendResult::Blocked });
+                return Ok(if *has_waiting { OutboxSendResult::Blocked } else { OutboxSendResult::Nothing });
             }
             let (mut done, mut jobs, mut targets, mut level) =
                 (Vec::new(), BTreeMap::new(), Vec::new(), None);
             for (number, entry) in entries {
                 let Some(job) = entry.as_ref().and_then(make) else {
                     done.push(number);
-                    after = number;
+                    *after = number;
                     continue;
                 };
                 // Calls that are made together wait for one durability level, so the page ends before another level.
@@ -123,20 +118,20 @@ impl RedisStore {
                 if *level.get_or_insert(own) != own {
                     break;
                 }
-                after = number;
+                *after = number;
                 match homes.home(&job.key) {
                     Ok(node) => targets.push((number, self.nodes.place(node, &job.key))),
                     Err(e) => {
                         let (topic, id) = (job.key.topic.as_str(), job.key.id.as_str());
                         log::debug!(topic, id; "what follows this job waits: {e}");
-                        is_all = false;
+                        *has_waiting = true;
                         continue;
                     }
                 }
                 jobs.insert(number, job);
             }
             self.read_marks(&sender, &targets, &mut marks);
-            let plan = plan(&targets, &marks, &blocked);
+            let plan = plan(&targets, &marks, blocked);
             done.extend(plan.taken);
             let call = |(target, batch): (&Place, &super::outbox_plan::OutboxBatch)| {
                 let some = by_topic(&batch.entries, &jobs);
@@ -171,7 +166,7 @@ impl RedisStore {
             }
             let is_done: BTreeSet<i64> = done.iter().copied().collect();
             if targets.iter().any(|(number, _)| !is_done.contains(number)) {
-                is_all = false;
+                *has_waiting = true;
                 // Later entries for a target must wait for the earlier entries.
                 let waits = targets.iter().filter(|(number, _)| !is_done.contains(number));
                 blocked.extend(waits.map(|(_, target)| *target));
@@ -342,7 +337,7 @@ impl Outbox for RedisStore {
             // Nothing is added until the move of the jobs is over, or the node answers again.
             Err(e @ (StoreError::Moving(_) | StoreError::NodeDown(_))) => {
                 log::debug!("what follows jobs waits: {e}");
-                return Ok(FollowerSendResult { added: Vec::new(), again: Some(PAUSE.0) });
+                return Ok(FollowerSendResult { added: Vec::new(), again: Some(LOOK) });
             }
             Err(e) => return Err(e),
         };
@@ -350,30 +345,25 @@ impl Outbox for RedisStore {
         let mut failed = None;
         for source in self.places() {
             let now = Instant::now();
-            let new = OutboxRetry { again_at: now, pause: PAUSE.0 };
-            let waiting = self.outboxes.sources.get(&source).copied().unwrap_or(new);
-            if waiting.again_at > now {
-                sent.again = sent.again.into_iter().chain([waiting.again_at - now]).min();
-                continue;
+            let mut retry = self.outboxes.sources.remove(&source).unwrap_or_else(|| OutboxRetry::new(now));
+            if retry.again_at <= now {
+                retry.restart_if_due(now);
+                let left = self.send_from(&homes, source, make, &mut sent.added, &mut retry.pass);
+                retry.again_at = match left {
+                    Ok(OutboxSendResult::Nothing) => continue,
+                    Ok(OutboxSendResult::More) => now,
+                    Ok(OutboxSendResult::Busy(wait)) => {
+                        retry.pass = OutboxPass::default();
+                        now + wait
+                    }
+                    Ok(OutboxSendResult::Blocked) => retry.restart_later(now).min(now + LOOK),
+                    Err(_) => retry.restart_later(now),
+                };
+                failed = left.err().or(failed);
             }
-            let before = sent.added.len();
-            let left = self.send_from(&homes, source, make, &mut sent.added);
-            let again = match left {
-                Ok(OutboxSendResult::Nothing) => {
-                    self.outboxes.sources.remove(&source);
-                    continue;
-                }
-                Ok(OutboxSendResult::More) => OutboxRetry { again_at: now, pause: PAUSE.0 },
-                Ok(OutboxSendResult::Busy(wait)) => OutboxRetry { again_at: now + wait, pause: PAUSE.0 },
-                Ok(OutboxSendResult::Blocked) | Err(_) => {
-                    let has_sent = sent.added.len() > before;
-                    let pause = if has_sent { PAUSE.0 } else { waiting.pause };
-                    OutboxRetry { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }
-                }
-            };
-            failed = left.err().or(failed);
-            self.outboxes.sources.insert(source, again);
-            sent.again = sent.again.into_iter().chain([again.again_at.saturating_duration_since(now)]).min();
+            let wait = retry.again_at.saturating_duration_since(now);
+            sent.again = sent.again.into_iter().chain([wait]).min();
+            self.outboxes.sources.insert(source, retry);
         }
         match failed {
             Some(e)

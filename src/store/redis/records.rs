@@ -155,19 +155,19 @@ impl RedisStore {
         places.into_iter().filter(|place| matches!(self.trim(*place, "room"), Ok((1.., _)))).count() > 0
     }
 
-    /// Sends a shard the settings that say what topics keep. Settings that the shard knows already are not sent.
+    /// Sends a shard the settings that say what topics keep. Settings that the shard knows already are not sent. The
+    /// settings of other topics stay, because another host may serve these topics.
     fn send_keeping(&self, place: Place, wanted: &BTreeMap<&str, String>) -> Result<()> {
         let known = self.nodes.nodes[place.node].plain("HGETALL", place.shard, "keeping");
         let known = array(self.ask(place, known)?).unwrap_or_default();
         let words: Vec<String> = known.into_iter().map(text).collect::<Result<_>>()?;
         let known: BTreeMap<&str, &str> =
             words.as_chunks().0.iter().map(|[topic, word]| (topic.as_str(), word.as_str())).collect();
-        let changed =
-            wanted.iter().filter(|(topic, word)| known.get(**topic).copied().unwrap_or("") != **word);
-        let gone = known.keys().filter(|topic| !wanted.contains_key(**topic));
-        let changes: Vec<(&str, &str)> = changed
+        let is_new = |topic: &str, word: &str| known.get(topic).copied().unwrap_or_default() != word;
+        let changes: Vec<(&str, &str)> = wanted
+            .iter()
             .map(|(topic, word)| (*topic, word.as_str()))
-            .chain(gone.map(|topic| (*topic, "")))
+            .filter(|(topic, word)| is_new(topic, word))
             .collect();
         for some in changes.chunks(CHUNK) {
             let mut call = self.call(Script::RecordKeep, place);

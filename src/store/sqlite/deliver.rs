@@ -109,9 +109,10 @@ struct LeasedRow {
     replaced_due_ms: Option<i64>,
     due_ms: i64,
     log: Option<String>,
+    deadline_ms: i64,
 }
 
-const HELD: &str = "seq, tid, attempts, crashes, lease_limit, replaced_due_ms, due_ms, attempts_log";
+const HELD: &str = "seq, tid, attempts, crashes, lease_limit, replaced_due_ms, due_ms, attempts_log, at_ms";
 
 fn held(row: &Row<'_>) -> rusqlite::Result<LeasedRow> {
     Ok(LeasedRow {
@@ -123,6 +124,7 @@ fn held(row: &Row<'_>) -> rusqlite::Result<LeasedRow> {
         replaced_due_ms: row.get(5)?,
         due_ms: row.get(6)?,
         log: row.get(7)?,
+        deadline_ms: row.get(8)?,
     })
 }
 
@@ -196,6 +198,7 @@ pub(super) fn settle(w: &mut WriteTransaction<'_>, settlement: &Settlement) -> r
             w.db.prepare_cached(sql)?.execute(params![held.seq, text])?;
         }
         Outcome::HandBack => {
+            flow::end_probe(w, held.tid, held.deadline_ms)?;
             held.attempts = held.attempts.saturating_sub(1);
             end(w, &held, (State::Ready, held.due_ms))?;
         }
@@ -272,6 +275,7 @@ pub(super) fn hand_back(
     flow::free(w, owner)?;
     let leases = find(w, "owner = ?1", &owner.0, limit)?;
     for mut held in leases.iter().map(|h| LeasedRow { log: h.log.clone(), ..*h }) {
+        flow::end_probe(w, held.tid, held.deadline_ms)?;
         let to = match held.replaced_due_ms {
             Some(due_ms) => w.place(Due::At(due_ms)),
             None if held.crashes < CRASHES_FORGIVEN => {

@@ -189,6 +189,14 @@ pub(super) fn probe(w: &WriteTransaction<'_>, topic: &TopicName, deadline_ms: i6
         .map(drop)
 }
 
+/// Lets the next job of a topic through if the lease that ends at this moment was the lease of its probe. Call it when
+/// such a lease ends and the probe has no result.
+pub(super) fn end_probe(w: &WriteTransaction<'_>, tid: i64, deadline_ms: i64) -> rusqlite::Result<()> {
+    let sql = "UPDATE circuit SET probe_ms = 0, noted_ms = ?3
+               WHERE probe_ms = ?2 AND name = (SELECT name FROM topic WHERE tid = ?1)";
+    w.db.prepare_cached(sql)?.execute(params![tid, deadline_ms, w.now_ms()]).map(drop)
+}
+
 impl Pauses for SqliteStore {
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
         self.write(CommitDurability::Full, |w| change::pause(w, topic, paused))

@@ -19,7 +19,7 @@ fn make(entry: &OutboxEntry) -> Option<NewJob> {
     match &entry.what {
         OutboxCause::Then { place, text } => {
             let source = PredecessorJob { key: &entry.key, stamp_us: entry.stamp_us };
-            job_of(text, source, *place, entry.ago, |_| Duration::ZERO)
+            job_of(text, source, *place, entry.ago, |_| None)
         }
         OutboxCause::Done(record) => DoneEvent::new(record, false)?.job(),
     }
@@ -161,7 +161,7 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
     assert_eq!(kinds.len(), 2, "{kinds:?}");
     assert_eq!(endings(&mut *s, &key("n", "a")), []);
     // When `on_done` is no longer set, no more events are written.
-    s.keep_records(&[], model::record::RECORDS_MAX).unwrap();
+    s.keep_records(&[(topic("t"), RecordKeeping::DEFAULT)], model::record::RECORDS_MAX).unwrap();
     add(&mut *s, &[job("t", "a", Due::In(Duration::ZERO))]);
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);

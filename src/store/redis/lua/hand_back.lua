@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter numbered moves leases history endings owned
+--@ use clock fence bells scores meter numbered moves leases history endings owned circuits
 -- Hands back the leases of a process that died, and its permits.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -25,6 +25,7 @@ for topic, ids in pairs(topics) do
     if lease and lease.owner == ARGV[1] then
       jobs = jobs + 1
       lease.owner = ''
+      end_probe(topic, id)
       if lease.replaced then
         restore(m, id, lease)
       elseif lease.crashes < FORGIVEN then

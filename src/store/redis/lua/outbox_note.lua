@@ -10,6 +10,8 @@
 
 if ARGV[1] == 'set' then
   if (call('GET', base .. 'outset') or '') ~= ARGV[2] then return 0 end
+  -- The first write must be a removal, for a server with full memory: see moves.
+  call('DEL', base .. 'outset')
   call('SET', base .. 'outset', ARGV[3])
   return 1
 end

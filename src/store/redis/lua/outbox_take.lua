@@ -21,6 +21,8 @@ if not found[1] then
   call('DEL', base .. 'outowner')
   return { -1, now_us, call('GET', base .. 'outset') or '' }
 end
+-- The first write must be a removal, for a server with full memory: see moves.
+call('DEL', base .. 'outowner')
 call('SET', base .. 'outowner', ARGV[4], 'PX', ARGV[5])
 local out, bytes = { -1, now_us, call('GET', base .. 'outset') or '' }, 0
 for _, entry in ipairs(found) do

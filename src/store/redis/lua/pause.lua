@@ -12,9 +12,9 @@ for i = 1, #ARGV, 3 do
   local topic, at, is = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local known = string.match(call('HGET', base .. 'pauses', topic) or '', '^%d+')
   if not known or tonumber(known) <= tonumber(at) then
-    call('HSET', base .. 'pauses', topic, at .. ' ' .. is)
-    -- A removal comes first: see moves.
+    -- The first write must be a removal, for a server with full memory: see moves.
     call('ZREM', base .. 'bell', topic)
+    call('HSET', base .. 'pauses', topic, at .. ' ' .. is)
     if is == '1' then
       call('SADD', base .. 'paused', topic)
     elseif call('SREM', base .. 'paused', topic) == 1 and call('EXISTS', base .. 'r:' .. topic) == 1 then

@@ -9,9 +9,7 @@
 -- Changes the state of no job.
 
 for i = 1, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
-    call('HDEL', base .. 'keeping', ARGV[i])
-  else
-    call('HSET', base .. 'keeping', ARGV[i], ARGV[i + 1])
-  end
+  -- The first write must be a removal, for a server with full memory: see moves.
+  call('HDEL', base .. 'keeping', ARGV[i])
+  if ARGV[i + 1] ~= '' then call('HSET', base .. 'keeping', ARGV[i], ARGV[i + 1]) end
 end

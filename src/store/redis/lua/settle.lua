@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter numbered moves leases history endings
+--@ use clock fence bells scores meter numbered moves leases history endings circuits
 --@ first moves owned_by with make bytes_of meter remove finish keep keeping_of weigh last_of erase
 --@ first erase_oldest erase_of_largest
 -- Settles leased jobs.
@@ -83,6 +83,7 @@ local function settle(m, id, packed, outcome, attempt)
     unlease(m, id, lease)
     place(m, id, moment(argument), lease.rank)
   else -- h: the notes do not have this attempt, so it does not count
+    end_probe(m.topic, id)
     restore(m, id, lease)
   end
   return 'd'

@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter numbered moves leases owned
+--@ use clock fence bells scores meter numbered moves leases owned circuits
 -- Takes back the leases of a lease call that got no answer, step by step. From the first step on, the call is refused.
 -- So it leases nothing if it reaches the server later.
 --
@@ -24,6 +24,7 @@ for topic, ids in pairs(topics) do
       local lease = lease_of(packed)
       if lease.owner == owner then
         jobs = jobs + 1
+        end_probe(topic, id)
         -- The lease has not changed the notes of the job. The notes still have the number of attempts from before the
         -- lease. So the attempt does not count.
         restore(m, id, lease)

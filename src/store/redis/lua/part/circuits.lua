@@ -25,3 +25,12 @@ local function circuit_of(topic)
   end
   return till, probe, opens, since, why
 end
+
+-- Lets the next job of a topic through if this job is its probe. Call it when the lease of a job ends, the probe has no
+-- result, and `l:` still has the lease.
+local function end_probe(topic, id)
+  local till, probe, opens, since, why = circuit_of(topic)
+  if probe and probe > now and tonumber(call('ZSCORE', base .. 'l:' .. topic, id) or 0) == probe then
+    write_circuit(topic, till, 0, opens, since, why)
+  end
+end
