@@ -112,6 +112,11 @@ impl Context {
         self.open(None, |settings| store::open(&settings.store, &settings.run_dir))
     }
 
+    /// Opens the store without the spool of this host. This also works while the disk of the spool fails.
+    pub fn store_without_spool(&mut self) -> Result<Box<dyn Store>> {
+        self.open(None, |settings| store::open(&settings.store.without_spool(), &settings.run_dir))
+    }
+
     /// Opens one lane of the store.
     pub fn lane(&mut self, lane: usize) -> Result<Box<dyn Store>> {
         self.open(Some(lane), |settings| store::open_lane(&settings.store, &settings.run_dir, lane))

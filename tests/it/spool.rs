@@ -834,3 +834,31 @@ fn the_spool_changes_only_while_dq_is_stopped() {
     assert!(takes(&daemon, "t", "b"));
     assert!(daemon.dir.path().join("elsewhere.db").exists());
 }
+
+#[test]
+fn jobs_are_delivered_while_the_disk_of_the_spool_fails() {
+    let (node, sink) = (RedisServer::start(), Sink::start());
+    let daemon = Daemon::start(&config(&node, &sink));
+    daemon.wait_all_up(SLOTS);
+    let mut client = daemon.client();
+    for n in 0..20 {
+        assert_eq!(client.ask(&add("t", &n.to_string(), 200 * n)).unwrap()["code"], 1);
+    }
+    // A folder in the place of the file: the spool can be neither read nor made again.
+    let file = daemon.dir.path().join("var/spool.db");
+    let aside = daemon.dir.path().join("aside.db");
+    std::fs::rename(&file, &aside).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    for timer in ["dq-timer-0", "dq-timer-1"] {
+        daemon.kill_child(timer);
+    }
+    sink.wait_for(20, 20 * SECOND);
+    let mut http = Http::unix(&daemon);
+    std::fs::remove_dir(&file).unwrap();
+    std::fs::rename(&aside, &file).unwrap();
+    eventually(20 * SECOND, "another add", || {
+        let added = http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "later", "body": 1}));
+        (added.status == 201).then_some(())
+    });
+    sink.wait_for(21, 20 * SECOND);
+}

@@ -60,14 +60,14 @@ const MOVE_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
-    let mut store = context.store()?;
+    let mut store = context.store_without_spool()?;
     let file = match &context.settings.store {
         settings::StoreSettings::Embedded { path, min_free } => {
             Some(EmbeddedFile::new(path, &context.settings.run_dir, *min_free))
         }
         settings::StoreSettings::Redis(_) => None,
     };
-    let damage = inspect(context.store()?)?;
+    let damage = inspect(context.store_without_spool()?)?;
     let lanes = context.lanes()?;
     let (mut nodes, mut moving_since) = (Watchers::start(&lanes)?, None);
     // The thread that reads the registry is started first, because the lines below may wait for the topics.

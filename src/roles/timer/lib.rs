@@ -45,7 +45,7 @@ const LAST_STEPS: Duration = Duration::from_millis(1500);
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     // The store is opened before this timer stands by, so that the timer can take over at once.
-    let store = context.store()?;
+    let store = context.store_without_spool()?;
     let topics = context.topics()?;
     let duty = LeaderLock::await_in(&context.settings.run_dir).context("cannot stand by")?;
     context.ready()?;

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use host::random_name;
 use model::settings::files::{SENDER, beside};
-use model::settings::{self, SpoolSettings};
+use model::settings::{self, RedisSettings, SpoolSettings};
 use role::{self, TroubleLog};
 use store::{SpoolSender, StoreError};
 
@@ -17,19 +17,40 @@ use store::{SpoolSender, StoreError};
 /// there.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Starts the thread, which ends when the sender is dropped. `None`: the store has no spool.
+/// Starts the thread, which ends when the sender is dropped. `None`: the store has no spool. The timer does not need the
+/// spool for its other work. So if the disk of the spool fails, only this thread waits.
 pub(super) fn start(store: &settings::StoreSettings) -> Result<Option<Sender<()>>> {
     let settings::StoreSettings::Redis(redis) = store else { return Ok(None) };
-    let Some(spool) = redis.spool.clone() else { return Ok(None) };
-    let sender = SpoolSender::open(redis, random_name()?).context("cannot send what waits in the spool")?;
-    let Some(mut sender) = sender else { return Ok(None) };
-    let (keep, ended) = channel();
-    role::vital_thread("spool", move || {
-        if let Some(_alone) = wait_for_turn(&spool, &ended) {
-            send(&mut sender, &ended);
-        }
-    })?;
+    let Some(spool) = redis.used_spool().cloned() else { return Ok(None) };
+    let (redis, (keep, ended)) = (redis.clone(), channel());
+    role::vital_thread("spool", move || run(&redis, &spool, &ended))?;
     Ok(Some(keep))
+}
+
+/// Opens the spool and sends what waits in it. If the spool fails or is replaced, opens it again. Ends when this process
+/// ends, or if the spool is turned off and has no file any more.
+fn run(redis: &RedisSettings, spool: &SpoolSettings, ended: &Receiver<()>) {
+    let mut trouble = TroubleLog::default();
+    while let Some(alone) = wait_for_turn(spool, ended) {
+        let wait = match open(redis) {
+            Ok(None) => return,
+            Ok(Some(mut sender)) => match send(&mut sender, &mut trouble, ended) {
+                None => return,
+                Some(gone) => {
+                    trouble.pause_after(&format_args!("{gone} was removed or replaced: it is opened again"))
+                }
+            },
+            Err(e) => trouble.pause_after(&format_args!("cannot send what waits in the spool: {e:#}")),
+        };
+        drop(alone);
+        if ended.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
+            return;
+        }
+    }
+}
+
+fn open(redis: &RedisSettings) -> Result<Option<SpoolSender>> {
+    Ok(SpoolSender::open(redis, random_name()?)?)
 }
 
 /// Waits until no other timer of the daemon sends. `None`: this process ends.
@@ -57,9 +78,8 @@ fn lock(path: &Path) -> std::io::Result<Option<File>> {
     }
 }
 
-/// Sends until this process ends.
-fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
-    let mut trouble = TroubleLog::default();
+/// Sends until this process ends. If the file of the spool was removed or replaced, returns which file.
+fn send(sender: &mut SpoolSender, trouble: &mut TroubleLog, ended: &Receiver<()>) -> Option<String> {
     loop {
         let wait = match sender.send() {
             Ok(sent) => {
@@ -74,15 +94,11 @@ fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
                 log::debug!("the spool waits: {e}");
                 EVERY
             }
-            // This process has the old file open. The next process opens the new file.
-            Err(StoreError::Gone(e)) => {
-                log::error!("{e} was removed or replaced: this process ends");
-                std::process::exit(1);
-            }
+            Err(StoreError::Gone(file)) => return Some(file),
             Err(e) => trouble.pause_after(&format_args!("cannot send what waits in the spool: {e}")),
         };
         if ended.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
-            return;
+            return None;
         }
     }
 }
