@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
-/// How long the result of a check of the disk is used before the disk is checked again.
-const BELIEVED: Duration = Duration::from_millis(50);
+/// If a disk has so many more free bytes than needed, it is checked again only after some time.
+const AMPLE: (u64, Duration) = (256 << 20, Duration::from_millis(50));
 
 /// Returns how many bytes are free on the disk of a file. None: the system does not say.
 pub(crate) fn free_bytes(file: &Path) -> Option<u64> {
@@ -23,34 +23,35 @@ pub fn lack_of_room(file: &Path, min_free: u64) -> Option<String> {
     Some(format!("its disk has {free:.1} MiB free, and adds need {min_free:.1} MiB (store.min_free)"))
 }
 
+/// The room that must be left on a disk in any case, in bytes. Without it, adds would take the last room, and the jobs
+/// on the disk could not be promoted and settled any more.
+const LEAST: u64 = 1 << 20;
+
 /// The room that must be left on a disk, so that the jobs on it can still be settled.
 #[derive(Debug)]
 pub(crate) struct DiskReserve {
     file: PathBuf,
-    /// The room, in bytes. 0: no room is needed, and the disk is not checked.
+    /// The room, in bytes.
     min_free: u64,
-    /// When the disk was last checked, and what it lacked. None: it was not checked yet.
-    checked: Option<(Instant, Option<String>)>,
+    /// Until when the disk is not checked, because it had ample room. None: it is checked each time.
+    ample_until: Option<Instant>,
 }
 
 impl DiskReserve {
     pub(crate) fn new(file: &Path, min_free: u64) -> DiskReserve {
-        DiskReserve { file: file.to_owned(), min_free, checked: None }
+        DiskReserve { file: file.to_owned(), min_free: min_free.max(LEAST), ample_until: None }
     }
 
-    /// Returns what the disk lacks. None: it has enough free space.
-    pub(crate) fn lack(&mut self) -> Option<String> {
-        if self.min_free == 0 {
+    /// Returns what the disk lacks. None: it has enough free space. `more`: how many bytes are needed beyond the
+    /// reserve.
+    pub(crate) fn lack(&mut self, more: impl FnOnce() -> u64) -> Option<String> {
+        if self.ample_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        match &self.checked {
-            Some((at, lack)) if at.elapsed() < BELIEVED => lack.clone(),
-            _ => {
-                let lack = lack_of_room(&self.file, self.min_free);
-                self.checked = Some((Instant::now(), lack.clone()));
-                lack
-            }
-        }
+        let needed = self.min_free.saturating_add(more());
+        let is_ample = free_bytes(&self.file).is_some_and(|free| free >= needed.saturating_add(AMPLE.0));
+        self.ample_until = is_ample.then(|| Instant::now() + AMPLE.1);
+        lack_of_room(&self.file, needed)
     }
 }
 
@@ -62,9 +63,10 @@ mod tests {
     fn a_lack_of_room_names_what_is_free_and_what_is_needed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut reserve = DiskReserve::new(file.path(), 1 << 60);
-        let lack = reserve.lack().unwrap();
+        let lack = reserve.lack(|| 0).unwrap();
         assert!(lack.ends_with(" MiB free, and adds need 1099511627776.0 MiB (store.min_free)"), "{lack}");
-        assert_eq!(DiskReserve::new(file.path(), 0).lack(), None);
+        assert_eq!(DiskReserve::new(file.path(), 0).lack(|| 0), None);
+        assert!(DiskReserve::new(file.path(), 0).lack(|| 1 << 60).is_some());
         assert_eq!(lack_of_room(file.path(), 1), None);
     }
 }

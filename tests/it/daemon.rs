@@ -857,7 +857,7 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     let (before, until) = (used(), now_ms() + 3000);
     eventually(5 * SECOND, "three seconds of trouble", || (now_ms() > until).then_some(()));
     assert!(used() - before < 600, "{} ms of 3 s with a full disk", used() - before);
-    assert_eq!(sink.count(), 0);
+    assert!(sink.count() <= 1, "it is delivered if the copy of the log makes room");
     drop(file);
     std::fs::remove_file(&filler).unwrap();
     eventually(10 * SECOND, "an add that is taken", || {
@@ -891,17 +891,23 @@ fn with_little_room_left_only_adds_are_refused() {
     });
     assert_eq!(refused["err"], "store_full", "{refused}");
     let why = refused["msg"].as_str().unwrap();
-    assert!(why.contains(" MiB free, and adds need 2.0 MiB (store.min_free)"), "{refused}");
-    let ready = Http::tcp(&daemon).get("/readyz").is(200);
-    let store = ready["parts"]["store"].as_str().unwrap();
-    assert!(store.starts_with("full, so adds are refused: its disk has"), "{ready}");
-    let alert = disk_alert(&daemon);
-    assert!(alert.contains("less than store.min_free (2 MiB), so adds are refused"), "{alert}");
+    assert!(why.contains(" MiB free, and adds need "), "{refused}");
     // The jobs in the store are delivered and settled.
     sink.wait_for(20, 20 * SECOND);
     eventually(10 * SECOND, "20 settlements", || {
         (stats(&mut client, "t").values().sum::<u64>() < late).then_some(())
     });
+    // Adds also leave the space for what is only in the log yet. So they may be refused a little earlier.
+    while nix::sys::statvfs::statvfs(&filler)
+        .is_ok_and(|s| s.blocks_available() * s.fragment_size() >= 2 << 20)
+    {
+        file.write_all(&[0; 65_536]).expect("the disk is not full");
+    }
+    let ready = Http::tcp(&daemon).get("/readyz").is(200);
+    let store = ready["parts"]["store"].as_str().unwrap();
+    assert!(store.starts_with("full, so adds are refused: its disk has"), "{ready}");
+    let alert = disk_alert(&daemon);
+    assert!(alert.contains("less than store.min_free (2 MiB), so adds are refused"), "{alert}");
     if late > 1 {
         succ(&client.ask(&json!({"cmd": "del", "topic": "t", "id": 1})).unwrap());
     }
@@ -910,6 +916,41 @@ fn with_little_room_left_only_adds_are_refused() {
     eventually(10 * SECOND, "an add that is taken", || {
         (client.ask(&add("t", "after", 0)).unwrap()["code"] == 1).then_some(())
     });
+}
+
+#[test]
+fn adds_that_fill_the_disk_leave_room_for_deliveries() {
+    if on_redis() {
+        return; // This test is about the file of the embedded store.
+    }
+    let sink = Sink::start();
+    let (daemon, _) = Daemon::on_small_disk(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    for n in 0..50 {
+        succ(&client.ask(&add("t", &format!("due-{n}"), 3000 + 100 * n)).unwrap());
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for thread in 0..4 {
+            let (daemon, is_over) = (&daemon, &is_over);
+            threads.spawn(move || {
+                let (mut client, mut refused) = (daemon.client(), 0);
+                for n in 0.. {
+                    let (id, body) = (format!("{thread}-{n}"), "x".repeat(20_000));
+                    let job = json!({"cmd": "add", "topic": "t", "id": id, "delay": 3600, "body": body});
+                    let answer = client.ask(&job).unwrap();
+                    refused += u32::from(answer["err"] == "store_full");
+                    if is_over.load(Ordering::Relaxed) {
+                        return assert!(refused > 0);
+                    }
+                }
+            });
+        }
+        let delivered = std::panic::catch_unwind(|| sink.wait_for(50, 30 * SECOND));
+        is_over.store(true, Ordering::Relaxed);
+        delivered.unwrap();
+    });
+    eventually(10 * SECOND, "their settlements", || (stats(&mut client, "t")["leased"] == 0).then_some(()));
 }
 
 /// Sends bytes, and returns the bytes that come back until the other side closes the connection.

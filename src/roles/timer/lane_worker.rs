@@ -156,7 +156,13 @@ impl LaneWorker {
                 // The spool's file was removed or replaced. This process has the old file open, so it ends. The next
                 // process opens the new file.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
-                Err(e) => Some(Instant::now() + self.trouble.pause_after_store("cannot move jobs", &e)),
+                Err(e) => {
+                    if matches!(e, StoreError::Full(_)) {
+                        // The maintenance may make room. It must not wait until this pause is over.
+                        let _ = self.maintenance.try_send(());
+                    }
+                    Some(Instant::now() + self.trouble.pause_after_store("cannot move jobs", &e))
+                }
             };
             *lock(&self.busy_since) = None;
             let hand_back_at = self.dead.iter().map(|dead| dead.at);

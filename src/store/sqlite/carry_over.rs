@@ -50,6 +50,15 @@ pub(super) enum CheckpointMode {
     Emptied,
 }
 
+/// Returns how many more bytes the file will take when the log is copied into it. The copy needs this space: without
+/// it, the log could neither end nor grow, and the store would stand still.
+pub(super) fn owed_bytes(db: &Connection, file: &Path) -> u64 {
+    let pragma = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+    let whole = pragma("page_count").and_then(|pages| Ok(pages * pragma("page_size")?));
+    let length = std::fs::metadata(file).map_or(0, |file| file.len());
+    whole.map_or(0, |whole| whole.saturating_sub(length))
+}
+
 /// Copies the log into the file, if the log has `least_pages` pages or more, or if disk space is scarce. Returns false
 /// if a reader still needs the log.
 pub(super) fn carry_over(

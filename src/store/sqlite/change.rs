@@ -1,6 +1,7 @@
 //! Changes by clients and operators: add, delete, change, release, pause. Each function does the part of a transaction
 //! for one job, or for one bounded batch.
 
+use super::carry_over;
 use super::chunks::More;
 use super::commit::CommitDurability;
 use super::connect::refused;
@@ -203,7 +204,9 @@ pub(super) fn release(w: &mut WriteTransaction<'_>, (key, due): &(JobKey, Due)) 
 
 impl Jobs for SqliteStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
-        if let Some(lack) = self.reserve.lack()
+        // The jobs are written into the log, and later into the file.
+        let bytes = || jobs.iter().map(|job| job.body.as_str().len() as u64).sum::<u64>();
+        if let Some(lack) = self.reserve.lack(|| carry_over::owed_bytes(&self.db, &self.path) + 2 * bytes())
             && !self.makes_room(jobs)
         {
             return jobs.iter().map(|_| Err(StoreError::Full(lack.clone()))).collect();
