@@ -207,7 +207,5 @@ fn file(key: &str, name: &str, base: &Path) -> Result<Option<String>, ConfigErro
         return Ok(None);
     }
     let path = base.join(name);
-    std::fs::read_to_string(&path)
-        .map(Some)
-        .map_err(|e| ConfigError::key(key, format!("cannot read {path:?}: {e}")))
+    std::fs::read_to_string(&path).map(Some).map_err(|e| ConfigError::unreadable(key, &path, &e))
 }

@@ -61,8 +61,9 @@ fn ca(file: &str, base: &Path) -> Result<Option<String>, ConfigError> {
         return Ok(None);
     }
     let path = base.join(file);
-    let wrong = |problem: String| ConfigError::key("callback.ca_file", problem);
-    let text = std::fs::read_to_string(&path).map_err(|e| wrong(format!("cannot read {path:?}: {e}")))?;
+    let key = "callback.ca_file";
+    let wrong = |problem: String| ConfigError::key(key, problem);
+    let text = std::fs::read_to_string(&path).map_err(|e| ConfigError::unreadable(key, &path, &e))?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
         let added =

@@ -34,9 +34,9 @@ pub(super) fn certificate(
     }
     let (cert_path, key_path) = (base.join(cert.file), base.join(key.file));
     let read = |key: &str, path: &Path| {
-        std::fs::read_to_string(path).map_err(|e| wrong(key, format!("cannot read {path:?}: {e}")))
+        std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(key, path, &e))
     };
-    let (chain, key) = (read("cert", &cert_path)?, read("key", &key_path)?);
+    let (chain, key) = (read(cert.key, &cert_path)?, read(key.key, &key_path)?);
     let no_cert = |why: &dyn std::fmt::Display| {
         wrong("cert", format!("{cert_path:?} holds no certificate that can be used: {why}"))
     };

@@ -29,6 +29,7 @@ mod validate;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use toml::Table;
 
 use self::place::{line_of, with_place};
@@ -68,12 +69,64 @@ pub enum ConfigError {
         /// What is wrong with the key or its value, and what is valid.
         problem: String,
     },
+    /// Something that a key names cannot be read at present: a registry that does not answer, or a file on a disk with
+    /// an error. The configuration may be good.
+    #[error("{place}{key}: {problem}")]
+    Unavailable {
+        /// The same as for [`ConfigError::Key`].
+        place: String,
+        /// The path of the key.
+        key: String,
+        /// What cannot be read, and why.
+        problem: String,
+    },
 }
 
 impl ConfigError {
     fn key(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
         ConfigError::Key { place: String::new(), key: key.into(), problem: problem.into() }
     }
+
+    fn unavailable(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Unavailable { place: String::new(), key: key.into(), problem: problem.into() }
+    }
+
+    /// Returns the error for a file that a key names and that cannot be read.
+    fn unreadable(key: impl Into<String>, path: &Path, error: &std::io::Error) -> ConfigError {
+        let problem = format!("cannot read {path:?}: {error}");
+        if can_pass(error) { ConfigError::unavailable(key, problem) } else { ConfigError::key(key, problem) }
+    }
+
+    /// Returns whether the same configuration may be accepted later, although nobody has changed anything.
+    pub fn can_pass(&self) -> bool {
+        match self {
+            ConfigError::Read { reason, .. } => can_pass(reason),
+            ConfigError::Unavailable { .. } => true,
+            ConfigError::Syntax { .. } | ConfigError::Key { .. } => false,
+        }
+    }
+}
+
+/// Returns whether an error of the system may pass by itself. If a file is missing or may not be read, somebody has to
+/// act.
+fn can_pass(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    errno.is_some_and(|errno| {
+        matches!(
+            errno,
+            Errno::EIO
+                | Errno::EINTR
+                | Errno::EAGAIN
+                | Errno::EBUSY
+                | Errno::ENOMEM
+                | Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ESTALE
+                | Errno::ETIMEDOUT
+                | Errno::ENOTCONN
+                | Errno::EHOSTUNREACH
+        )
+    })
 }
 
 /// Returns the environment of this process, without variables that are not valid text. [`load`] and [`development`]
@@ -105,7 +158,7 @@ pub fn load(
     let base = std::path::absolute(path).map_err(read)?;
     let environment: HashMap<String, String> = environment.collect();
     let folder = base.parent().unwrap_or(Path::new("/"));
-    check(table, folder, environment.clone().into_iter(), nodes)
+    check(table, folder, environment.clone().into_iter(), Some(nodes))
         .map_err(|error| with_place(error, path, &text, &environment))
 }
 
@@ -123,15 +176,14 @@ pub fn development(
     base: &Path,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Settings, ConfigError> {
-    let nobody = |_: &RegistrySettings, _: &Path| Err("true needs a configuration file".to_owned());
-    check(Table::new(), base, environment, &nobody)
+    check(Table::new(), base, environment, None)
 }
 
 fn check(
     mut table: Table,
     base: &Path,
     environment: impl Iterator<Item = (String, String)>,
-    nodes: NodeLookup<'_>,
+    nodes: Option<NodeLookup<'_>>,
 ) -> Result<Settings, ConfigError> {
     environment::apply(&mut table, environment)?;
     let raw: Raw = serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
@@ -172,7 +224,7 @@ mod tests {
     fn parse_with(text: &str, environment: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let rows = |_: &RegistrySettings, _: &Path| Err("nobody was to be asked".to_owned());
-        check(text.parse().unwrap(), Path::new("/etc/dq"), environment, &rows)
+        check(text.parse().unwrap(), Path::new("/etc/dq"), environment, Some(&rows))
     }
 
     fn refused(text: &str) -> String {
@@ -610,7 +662,7 @@ mod tests {
                 assert_eq!(run_dir, Path::new("/etc/dq/var/run"));
                 rows.clone()
             };
-            check(text.parse().unwrap(), Path::new("/etc/dq"), std::iter::empty(), &asked)
+            check(text.parse().unwrap(), Path::new("/etc/dq"), std::iter::empty(), Some(&asked))
         };
         let mysql = "[registry]\nurl = \"mysql://dq@db/dq\"\n";
         let rows = vec![row(3, "10.0.0.1:6379:p/w@,10.0.0.2:6379:p/w@"), row(7, "10.0.0.3:6380")];
@@ -630,15 +682,39 @@ mod tests {
             (mysql, Err("it is away".to_owned()), "it is away"),
             (&format!("{node}{mysql}"), Ok(vec![]), "leave one of them out"),
         ] {
-            let message = parse(more, rows).expect_err(hint).to_string();
+            let is_away = rows.is_err();
+            let error = parse(more, rows).expect_err(hint);
+            let message = error.to_string();
             assert!(message.starts_with("store.nodes_from_registry: "), "{message}");
             assert!(message.contains(hint) && !message.contains("s3cr"), "{hint}: {message}");
+            assert_eq!(error.can_pass(), is_away, "{message}");
         }
         let message = refused("[store]\nnodes_from_registry = true");
         assert!(
             message.starts_with("store.nodes_from_registry: ") && message.contains("\"redis\""),
             "{message}"
         );
+    }
+
+    #[test]
+    fn an_error_that_may_pass_differs_from_a_wrong_configuration() {
+        for (errno, passes) in [
+            (Errno::EIO, true),
+            (Errno::EMFILE, true),
+            (Errno::ENOENT, false),
+            (Errno::EACCES, false),
+            (Errno::EISDIR, false),
+        ] {
+            let error = ConfigError::unreadable("http.tls.cert", Path::new("/a.pem"), &errno.into());
+            assert_eq!(error.can_pass(), passes, "{error}");
+            let message = error.to_string();
+            assert!(message.starts_with("http.tls.cert: cannot read \"/a.pem\": "), "{message}");
+            let error = with_place(error, Path::new("dq.toml"), "", &HashMap::new());
+            assert_eq!(error.can_pass(), passes, "{error}");
+            assert!(error.to_string().starts_with("dq.toml: http.tls.cert: cannot read"), "{error}");
+            let error = ConfigError::Read { path: "dq.toml".into(), reason: errno.into() };
+            assert_eq!(error.can_pass(), passes, "{error}");
+        }
     }
 
     #[test]

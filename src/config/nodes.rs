@@ -7,12 +7,12 @@ use std::time::Duration;
 use nix::unistd::{AccessFlags, access};
 use redis::IntoConnectionInfo;
 
-use super::ConfigError;
 use super::bounds::{count, within};
 use super::durability;
 use super::raw;
 use super::units::ByteCount;
-use model::php_node::{self, PhpNode};
+use super::{ConfigError, NodeLookup};
+use model::php_node;
 use model::settings::{
     NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsClientSettings,
 };
@@ -116,23 +116,28 @@ fn can_be_written(path: &Path) -> bool {
     there.is_some_and(|path| access(path, AccessFlags::W_OK).is_ok())
 }
 
+const FROM_REGISTRY: &str = "store.nodes_from_registry";
+
 fn unlisted(problem: impl Into<String>) -> ConfigError {
-    ConfigError::key("store.nodes_from_registry", problem)
+    ConfigError::key(FROM_REGISTRY, problem)
 }
 
 /// Returns the nodes in the tables of the PHP daemon. Each node gets its name from the number of its row, because
-/// people can change the name in the row. If a row has a master and a slave, the master is used.
+/// people can change the name in the row. If a row has a master and a slave, the master is used. `ask` is None if there
+/// is no configuration file.
 pub(super) fn from_registry(
     shards: u32,
     registry: Option<&RegistrySettings>,
-    ask: impl FnOnce(&RegistrySettings) -> Result<Vec<PhpNode>, String>,
+    run_dir: &Path,
+    ask: Option<NodeLookup<'_>>,
 ) -> Result<Vec<NodeSettings>, ConfigError> {
     let Some(registry @ RegistrySettings::Mysql(_)) = registry else {
         let problem =
             "true needs the PHP daemon's database: registry.url = \"mysql://user:password@host:3306/dq\"";
         return Err(unlisted(problem));
     };
-    let rows = ask(registry).map_err(unlisted)?;
+    let ask = ask.ok_or_else(|| unlisted("true needs a configuration file"))?;
+    let rows = ask(registry, run_dir).map_err(|why| ConfigError::unavailable(FROM_REGISTRY, why))?;
     if rows.is_empty() {
         return Err(unlisted("the table dq_redis is empty: add a row, or use [[store.node]]"));
     }
@@ -316,8 +321,9 @@ impl NodeValidator<'_> {
         if name.is_empty() {
             return Ok(None);
         }
-        let read = std::fs::read_to_string(self.base.join(name));
-        read.map(Some).map_err(|e| self.wrong(key, format!("cannot read {:?}: {e}", self.base.join(name))))
+        let path = self.base.join(name);
+        let read = std::fs::read_to_string(&path);
+        read.map(Some).map_err(|e| ConfigError::unreadable(self.key(key), &path, &e))
     }
 
     fn tls(&self, is_used: bool) -> Result<TlsClientSettings, ConfigError> {

@@ -25,7 +25,7 @@ pub(super) fn registry(
         }
         let path = base.join(name);
         let text = std::fs::read_to_string(&path)
-            .map_err(|e| wrong(key, format!("cannot read {:?}: {e}", path.display().to_string())))?;
+            .map_err(|e| ConfigError::unreadable(format!("registry.{key}"), &path, &e))?;
         match text.trim_end_matches(['\r', '\n']) {
             "" => Err(wrong(key, format!("{name:?} is empty"))),
             text => Ok(Some(text.to_owned())),

@@ -27,7 +27,7 @@ use model::topic::{InvalidTopic, Setting, Topic};
 const RUN_DIR_MAX: usize = 107 - 30;
 
 /// Checks a configuration. Relative paths resolve against `base`.
-pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Settings, ConfigError> {
+pub fn validate(raw: Raw, base: &Path, ask_nodes: Option<NodeLookup<'_>>) -> Result<Settings, ConfigError> {
     let path = |key: &str, value: &str| -> Result<PathBuf, ConfigError> {
         if value.is_empty() {
             return Err(ConfigError::key(key, "\"\" is not a path"));
@@ -67,8 +67,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
     let max_attempts = max_attempts.map(|n| count("callback.max_attempts", n, 1, 1000)).transpose()?;
     let registry = registry::registry(raw.registry, max_attempts, &store, base)?;
     if let (true, StoreSettings::Redis(redis)) = (from_registry, &mut store) {
-        redis.nodes =
-            nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
+        redis.nodes = nodes::from_registry(shards, registry.as_ref(), &run_dir, ask_nodes)?;
     }
     let [raw_http_listen, raw_gmq_listen, raw_beanstalk_listen] =
         [&raw.http.listen, &raw.gmq.listen, &raw.beanstalk.listen].map(String::clone);

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use clap::Parser;
 
+use super::child::EXIT_CONFIG;
 use super::php_nodes;
+use config::ConfigError;
 use model::settings::Settings;
 use model::slot::{MASTER, Role};
 
@@ -20,7 +22,7 @@ pub struct MasterArguments {
     #[arg(long, value_name = "FILE", required_unless_present = "dev")]
     pub config: Option<PathBuf>,
 
-    /// Check the configuration and exit: 0 if it is valid, 78 if it is not
+    /// Check the configuration and exit: 0 if it is valid, 78 if it is not, 1 if something it names does not answer
     #[arg(long)]
     pub check: bool,
 
@@ -53,5 +55,14 @@ impl MasterArguments {
                 Ok(config::development(&here, environment)?)
             }
         }
+    }
+}
+
+/// Returns the exit code for an error of [`MasterArguments::settings`]. After the exit code 1, the service manager
+/// starts dq-master again. After [`EXIT_CONFIG`], it does not.
+pub(super) fn exit_code(error: &Error) -> u8 {
+    match error.downcast_ref::<ConfigError>() {
+        Some(error) if error.can_pass() => 1,
+        _ => EXIT_CONFIG as u8,
     }
 }

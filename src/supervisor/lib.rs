@@ -91,7 +91,7 @@ pub fn main() -> ExitCode {
         Ok(settings) => settings,
         Err(e) => {
             eprintln!("dq-master: {e:#}");
-            return ExitCode::from(EXIT_CONFIG as u8);
+            return ExitCode::from(arguments::exit_code(&e));
         }
     };
     if arguments.check {

@@ -354,6 +354,29 @@ fn check_validates_and_exits() {
 }
 
 #[test]
+fn a_start_without_the_database_of_its_nodes_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dq.toml");
+    let config = format!(
+        "[store]\nbackend = \"redis\"\nnodes_from_registry = true\n[registry]\nurl = \"mysql://dq@127.0.0.1:{}/dq\"\n",
+        free_port()
+    );
+    std::fs::write(&file, config).unwrap();
+    for more in [&[] as &[&str], &["--check"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_dq-master"))
+            .arg("--config")
+            .arg(&file)
+            .args(more)
+            .output()
+            .unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        // systemd does not start dq again after the exit code 78 (RestartPreventExitStatus).
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("store.nodes_from_registry: cannot get the nodes"), "{message}");
+    }
+}
+
+#[test]
 fn only_runs_some_of_the_roles() {
     let sink = Sink::start();
     let dir = Arc::new(tempfile::tempdir().unwrap());
