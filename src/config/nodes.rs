@@ -1,6 +1,7 @@
 //! Checks the settings of the store on Redis: each node, its address and its connection.
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,9 +84,10 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     var.join(format!("spool-{}.db", name.trim_matches('/').replace('/', "-")))
 }
 
-/// Returns the spool. None: the file names no path, and the usual path cannot be written. A file that was written for
-/// an earlier release names no path. If the daemon cannot write to the usual path, it still starts with such a file,
-/// but without a spool.
+/// Returns the spool. None: the file names no path, there is no spool at the usual path, and none can be made there. A
+/// file that was written for an earlier release names no path. If the daemon cannot make a spool at the usual path, it
+/// still starts with such a file, but without a spool. But if a spool exists, changes may wait in it. Then the daemon
+/// uses this spool, and does not start if it cannot write to it.
 fn spool(
     bytes: ByteCount,
     path: &str,
@@ -103,15 +105,19 @@ fn spool(
     }
     let usual = usual_spool(base, run_dir);
     match path {
-        "" if !can_be_written(&usual) => Ok(None),
+        "" if !may_exist(&usual) && !can_be_made(&usual) => Ok(None),
         "" => Ok(Some(SpoolSettings { path: usual, bytes: bytes.0 })),
         path => Ok(Some(SpoolSettings { path: base.join(path), bytes: bytes.0 })),
     }
 }
 
-/// Returns whether this process may write the file. If the file does not exist, returns whether this process may write
-/// to the nearest folder that exists.
-fn can_be_written(path: &Path) -> bool {
+/// Returns whether the file exists, or may exist in a folder that this process cannot read.
+fn may_exist(path: &Path) -> bool {
+    path.try_exists().unwrap_or_else(|e| e.kind() != ErrorKind::NotADirectory)
+}
+
+/// Returns whether this process may write to the nearest folder that exists above the file.
+fn can_be_made(path: &Path) -> bool {
     let there = path.ancestors().find(|path| path.exists());
     there.is_some_and(|path| access(path, AccessFlags::W_OK).is_ok())
 }
@@ -373,5 +379,23 @@ mod tests {
         assert_eq!(spool("/etc/dq/var/run"), Path::new("/etc/dq/var/spool.db"));
         assert_eq!(spool("/etc/dq/b/run"), Path::new("/etc/dq/var/spool-b-run.db"));
         assert_eq!(spool("/run/dq"), Path::new("/etc/dq/var/spool-run-dq.db"));
+    }
+
+    #[test]
+    fn a_default_spool_that_exists_is_not_left_behind() {
+        let path = |base: &Path| {
+            let spool = spool(ByteCount(1 << 20), "", base, &base.join("var/run")).unwrap();
+            spool.map(|spool| spool.path)
+        };
+        // Nobody may write here, not even root.
+        assert_eq!(path(Path::new("/proc/sys/kernel")), None);
+        assert_eq!(path(Path::new("/proc/sys/kernel/ostype")), None);
+        let dir = tempfile::tempdir().unwrap();
+        let default = dir.path().join("var/spool.db");
+        assert_eq!(path(dir.path()), Some(default.clone()));
+        std::fs::create_dir(dir.path().join("var")).unwrap();
+        std::os::unix::fs::symlink("/proc/sys/kernel/ostype", &default).unwrap();
+        assert!(access(&default, AccessFlags::W_OK).is_err());
+        assert_eq!(path(dir.path()), Some(default));
     }
 }

@@ -20,10 +20,12 @@ pub fn take_spool(settings: &Settings) -> Result<()> {
     match redis.used_spool() {
         Some(spool) => {
             usable(&spool.path).with_context(|| {
-                format!(
-                    "store.spool_path: cannot write {} (name a file in a folder that dq's user may write, or set store.spool = 0)",
-                    spool.path.display()
-                )
+                let advice = if spool.path.is_file() {
+                    "changes may wait in it: let dq's user write it and the files beside it"
+                } else {
+                    "name a file in a folder that dq's user may write, or set store.spool = 0"
+                };
+                format!("store.spool_path: cannot write {} ({advice})", spool.path.display())
             })?;
             take(&spool.path, &settings.run_dir)
         }

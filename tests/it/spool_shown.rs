@@ -2,6 +2,7 @@
 //! the spool.
 
 use std::collections::HashMap;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -196,6 +197,21 @@ fn a_spool_that_cannot_be_written_is_an_error_at_start_and_hup() {
         refused.as_str()?.contains("store.spool_path: cannot write ").then_some(())
     });
     assert_eq!(daemon.children(), before);
+}
+
+#[test]
+fn a_default_spool_that_cannot_be_written_is_an_error_too() {
+    let (node, sink) = (RedisServer::start(), Sink::start());
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("var")).unwrap();
+    // Nobody may write to this file, not even root.
+    symlink("/proc/sys/kernel/ostype", dir.path().join("var/spool.db")).unwrap();
+    let mut refused = Daemon::spawn(Arc::clone(&dir), free_port(), &config(&node, &sink, ""), &[]);
+    assert!(!refused.wait_exit(10 * SECOND).success());
+    let log = refused.log();
+    assert!(log.contains("store.spool_path: cannot write ") && log.contains("/var/spool.db"), "{log}");
+    assert!(log.contains("changes may wait in it"), "{log}");
+    refused.forget_master();
 }
 
 /// The test runs in its own mount namespace.
