@@ -31,7 +31,7 @@ pub use exec::{HandOverMemory, in_place as exec_in_place, unblock_signals};
 pub use inherit::ChildInheritance;
 pub use link::{Link, Received, ToChild, ToMaster};
 pub use lock::{RunDirError, RunDirLock, has_lock, is_run_dir_taken, make_folder_in_run_dir};
-pub use logs::{reopen as reopen_logs, start as start_logs};
+pub use logs::{reopen as reopen_logs, start as start_logs, start_with_fallback as start_logs_with_fallback};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use pass::{PASSED_MAX, PassListener, PassSocket};
 pub use privacy::{keep_new_files_private, keep_old_files_private};

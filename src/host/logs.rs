@@ -42,12 +42,29 @@ pub fn start(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Re
             std::fs::create_dir_all(folder)?;
             let filter = builder.build();
             log::set_max_level(filter.filter());
-            let files =
-                FileLogger { lines, filter, folder: folder.to_owned(), settings, open: Mutex::default() };
+            let files = FileLogger {
+                lines,
+                filter,
+                folder: folder.to_owned(),
+                settings,
+                open: Mutex::default(),
+                stderr: Mutex::new(NonBlockingWriter { out: io::stderr(), lost: 0 }),
+            };
             log::set_boxed_logger(Box::new(files)).map_err(io::Error::other)?;
         }
     }
     std::panic::set_hook(Box::new(|panic| log::error!("panic: {panic}")));
+    Ok(())
+}
+
+/// Does the same as [`start`]. But if the folder is gone and cannot be made again, logs to stderr, because the work of a
+/// daemon that serves already needs no log.
+pub fn start_with_fallback(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Result<()> {
+    let unusable = folder.and_then(|folder| Some((folder, std::fs::create_dir_all(folder).err()?)));
+    start(name, folder.filter(|_| unusable.is_none()), settings)?;
+    if let Some((folder, e)) = unusable {
+        log::warn!("cannot log in {}: {e}; logging to stderr", folder.display());
+    }
     Ok(())
 }
 
@@ -105,6 +122,8 @@ struct FileLogger {
     settings: LogSettings,
     /// The open file of each kind.
     open: Mutex<HashMap<&'static str, OpenLogFile>>,
+    /// Gets the lines that cannot be written to a file.
+    stderr: Mutex<NonBlockingWriter<io::Stderr>>,
 }
 
 /// A log file that is written to.
@@ -208,7 +227,11 @@ impl Log for FileLogger {
         if self.filter.matches(record)
             && let Err(e) = self.write(record)
         {
-            eprintln!("cannot log: {e}: {}", self.lines.line(record).trim_end());
+            let line = format!("cannot log: {e}: {}", self.lines.line(record));
+            let mut stderr = self.stderr.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // If stderr does not work either, the line is lost. (`eprintln!` would panic, and the panic would be logged
+            // again.)
+            let _ = stderr.write_all(line.as_bytes());
         }
     }
 
@@ -237,6 +260,7 @@ mod tests {
             folder: folder.path().to_owned(),
             settings: LogSettings { max_size: 64 << 10, keep: 3, ..LogSettings::default() },
             open: Mutex::default(),
+            stderr: Mutex::new(NonBlockingWriter { out: io::stderr(), lost: 0 }),
         };
         for name in
             ["dq_20200101.txt", "dq_20200102-2.txt", "dq_20200102-10.txt", "err_20200101.txt", "dq_notes.txt"]

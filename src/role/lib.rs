@@ -85,7 +85,8 @@ impl Context {
         host::set_process_name(&name).context("cannot name the process")?;
         let settings: Settings =
             serde_json::from_slice(&inherited.settings).context("cannot read the sealed settings")?;
-        host::start_logs(&name, settings.log_dir.as_deref(), settings.log).context("cannot start the log")?;
+        host::start_logs_with_fallback(&name, settings.log_dir.as_deref(), settings.log)
+            .context("cannot start the log")?;
         let Some(slot) = Slot::from_name(&name) else { bail!("{name:?} is not a slot") };
         Ok(Context {
             slot,

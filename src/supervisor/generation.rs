@@ -30,7 +30,7 @@ impl Generation {
         if plan.slots.is_empty() {
             bail!("nothing to run: every role is switched off, or is not among those of --only");
         }
-        take_spool(settings)?;
+        prepare_folders(settings)?;
         let sealed =
             host::seal("dq-settings", &serde_json::to_vec(settings)?).context("cannot seal the settings")?;
         Ok(Generation { plan, sealed, executable })
@@ -41,6 +41,16 @@ impl Generation {
         let sealed = File::from(self.sealed.try_clone()?);
         Ok(host::read_shared(&sealed)? == serde_json::to_vec(settings)?)
     }
+}
+
+/// Makes the folder of the log files and the folder of the spool, and takes the spool for this daemon. Fails if a folder
+/// cannot be made or used. (A child that is started again later does not need the folder of the log files.)
+pub fn prepare_folders(settings: &Settings) -> Result<()> {
+    if let Some(folder) = &settings.log_dir {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot start the log in log_dir {folder:?}"))?;
+    }
+    take_spool(settings)
 }
 
 /// Refuses changes that a running daemon cannot make.

@@ -19,7 +19,6 @@ use super::handover::HandOver;
 use super::name_check::check_dq_master;
 use super::plan::Plan;
 use super::restart::{RestartEvent, RestartKind};
-use super::spool_folder::take_spool;
 use super::{Master, SIGNALS, generation};
 use host::{self, ChildInheritance, Exit, HandOverMemory, Link, Received, Signals, Spawn, ToMaster};
 use model::slot::MASTER;
@@ -51,7 +50,7 @@ pub fn run(inherited: &ChildInheritance) -> ExitCode {
             bail!("there would be nothing to run");
         }
         generation::check_next_plan(handover.plan()?, &next)?;
-        take_spool(&settings)?;
+        generation::prepare_folders(&settings)?;
         check_dq_master(&std::fs::read_link("/proc/self/exe").context("cannot find the executable")?)?;
         // Exit code 0 alone proves nothing, because a program that is not dq may also exit with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
@@ -98,7 +97,7 @@ pub fn resume(from: HandOverMemory) -> ExitCode {
 }
 
 fn start_logs(name: &str, plan: &Plan) -> Result<()> {
-    host::start_logs(name, plan.log_dir.as_deref(), plan.log).context("cannot start the log")
+    host::start_logs_with_fallback(name, plan.log_dir.as_deref(), plan.log).context("cannot start the log")
 }
 
 fn resume_master(arguments: MasterArguments, handover: HandOver, from: HandOverMemory) -> Result<()> {

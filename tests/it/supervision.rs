@@ -53,6 +53,50 @@ fn a_stopped_child_is_replaced_and_the_others_are_left_alone() {
     sink.wait_for(names.len(), 5 * SECOND);
 }
 
+/// Puts a file in the place of a folder, so that the folder cannot be made again.
+fn lose_folder(path: &Path) {
+    std::fs::rename(path, path.with_extension("moved")).unwrap();
+    std::fs::write(path, "").unwrap();
+}
+
+#[test]
+fn a_child_starts_again_without_the_folder_of_its_log() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&format!("log_dir = \"logs\"\n{}", topic("t", &sink, "")));
+    daemon.wait_all_up(SLOTS);
+    lose_folder(&daemon.dir.path().join("logs"));
+    daemon.kill_child("dq-consume-0");
+    daemon.wait_all_up(SLOTS);
+    let log = daemon.log();
+    assert!(log.contains("dq-consume-0") && log.contains("logging to stderr"), "{log}");
+    assert!(takes(&daemon, "t", "a"));
+    sink.wait_for(1, 5 * SECOND);
+}
+
+#[test]
+fn a_daemon_that_cannot_log_anywhere_continues_to_serve() {
+    let (sink, dir) = (Sink::start(), Arc::new(tempfile::tempdir().unwrap()));
+    let (port, http) = (free_port(), free_port());
+    let config = format!("log_dir = \"logs\"\n{}", topic("t", &sink, ""));
+    Daemon::write_config(dir.path(), port, http, &config);
+    // Each write to this stderr fails.
+    let script = "exec \"$1\" --config \"$2\" 2> /dev/full";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_dq-master")]).arg(dir.path().join("dq.toml"));
+    let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+    daemon.wait_ready();
+    let before = daemon.wait_all_up(SLOTS);
+    lose_folder(&dir.path().join("logs"));
+    // The master and its children close their log files, and cannot open others.
+    daemon.signal(Signal::SIGUSR1);
+    daemon.kill_child("dq-consume-0");
+    assert!(takes(&daemon, "t", "a"));
+    sink.wait_for(1, 5 * SECOND);
+    let after = daemon.wait_all_up(SLOTS);
+    let same = after.iter().filter(|(name, pid)| before[*name] == **pid).count();
+    assert_eq!(same, SLOTS - 1, "only the consumer that was killed is new");
+}
+
 #[test]
 fn a_child_that_spins_hangs_or_does_not_listen_is_replaced() {
     let cases =
