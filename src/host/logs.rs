@@ -57,8 +57,8 @@ pub fn start(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Re
     Ok(())
 }
 
-/// Does the same as [`start`]. But if the folder is gone and cannot be made again, logs to stderr, because the work of a
-/// daemon that serves already needs no log.
+/// Does the same as [`start`]. But if the folder is gone and cannot be made again, logs to stderr, because a daemon
+/// that serves already needs no log for its work.
 pub fn start_with_fallback(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Result<()> {
     let unusable = folder.and_then(|folder| Some((folder, std::fs::create_dir_all(folder).err()?)));
     start(name, folder.filter(|_| unusable.is_none()), settings)?;
@@ -188,31 +188,41 @@ impl FileLogger {
     }
 
     /// Opens the first file of the day that is not full. A day may have several files, which are numbered. The search
-    /// begins with number `part`. Also removes old files.
-    fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenLogFile> {
+    /// begins with number `part`, or with the last file of the day, because the earlier ones are full or were removed.
+    /// Also removes old files.
+    fn open(&self, kind: &'static str, date: String, part: u32) -> io::Result<OpenLogFile> {
+        let of_day = self.files(kind).into_iter().filter(|(day, _)| *day == date);
+        let mut part = of_day.map(|(_, part)| part).fold(part, u32::max);
         loop {
             let path = self.folder.join(file_name(kind, &date, part));
             let file = OpenOptions::new().create(true).append(true).open(path)?;
             if file.metadata()?.len() < self.settings.max_size {
-                self.remove_old(kind);
+                self.remove_old(kind, (date.as_str(), part));
                 return Ok(OpenLogFile { date, part, file, unchecked: CHECK_AFTER });
             }
             part += 1;
         }
     }
 
-    /// Removes the oldest files of a kind. Another process may do the same at the same time, so an error is ignored.
-    fn remove_old(&self, kind: &str) {
+    /// Returns the dates and the parts of all files of a kind. If the folder cannot be read, returns none.
+    fn files(&self, kind: &str) -> Vec<(String, u32)> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names
+            .filter_map(|name| date_and_part(&name, kind).map(|(date, part)| (date.to_owned(), part)))
+            .collect()
+    }
+
+    /// Removes the oldest files of a kind, but never the file `open`. (After an error of the clock, files of later days
+    /// may exist.) Another process may do the same at the same time, so an error is ignored.
+    fn remove_old(&self, kind: &str, open: (&str, u32)) {
         if self.settings.keep == 0 {
             return;
         }
-        let Ok(all) = std::fs::read_dir(&self.folder) else { return };
-        let names = all.filter_map(|one| one.ok()?.file_name().into_string().ok());
-        let mut files: Vec<(String, u32)> = names
-            .filter_map(|name| date_and_part(&name, kind).map(|(date, part)| (date.to_owned(), part)))
-            .collect();
+        let mut files = self.files(kind);
+        files.retain(|(date, part)| (date.as_str(), *part) != open);
         files.sort_unstable();
-        for (date, part) in files.iter().rev().skip(self.settings.keep) {
+        for (date, part) in files.iter().rev().skip(self.settings.keep - 1) {
             let _ = std::fs::remove_file(self.folder.join(file_name(kind, date, *part)));
         }
     }
@@ -246,10 +256,9 @@ mod tests {
 
     use model::settings::LogFormat;
 
-    #[test]
-    fn log_files_are_bounded_in_length_and_number() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = FileLogger {
+    /// Returns the logger of a process that begins to log.
+    fn logger(folder: &Path, keep: usize) -> FileLogger {
+        FileLogger {
             lines: LogLineFormatter {
                 name: "dq-test".into(),
                 pid: 1,
@@ -257,20 +266,56 @@ mod tests {
                 to_journal: false,
             },
             filter: env_logger::Builder::new().parse_filters("info").build(),
-            folder: folder.path().to_owned(),
-            settings: LogSettings { max_size: 64 << 10, keep: 3, ..LogSettings::default() },
+            folder: folder.to_owned(),
+            settings: LogSettings { max_size: 64 << 10, keep, ..LogSettings::default() },
             open: Mutex::default(),
             stderr: Mutex::new(NonBlockingWriter { out: io::stderr(), lost: 0 }),
+        }
+    }
+
+    fn log_line(files: &FileLogger, text: &str) {
+        files.log(&Record::builder().level(Level::Info).args(format_args!("{text}")).build());
+    }
+
+    #[test]
+    fn the_log_file_that_is_written_is_never_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || -> Vec<String> {
+            let entries = std::fs::read_dir(folder.path()).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
         };
+        let kept = |line: &str| {
+            let read = |name: &String| std::fs::read_to_string(folder.path().join(name)).unwrap();
+            names().iter().any(|name| read(name).contains(line))
+        };
+        let first = logger(folder.path(), 2);
+        let text = "x".repeat(1000);
+        // The day has more files than are kept, so its first file is removed.
+        (0..300).for_each(|_| log_line(&first, &text));
+        let today = Zoned::now().strftime("%Y%m%d").to_string();
+        assert!(!names().contains(&file_name("dq", &today, 1)), "{:?}", names());
+        log_line(&logger(folder.path(), 2), "of a process that starts now");
+        assert!(kept("of a process that starts now"), "{:?}", names());
+        // The clock was wrong once.
+        for name in ["dq_29990101.txt", "dq_29990102.txt"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        log_line(&logger(folder.path(), 2), "beside files of later days");
+        assert!(kept("beside files of later days"), "{:?}", names());
+        assert_eq!(names().len(), 2, "{:?}", names());
+    }
+
+    #[test]
+    fn log_files_are_bounded_in_length_and_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = logger(folder.path(), 3);
         for name in
             ["dq_20200101.txt", "dq_20200102-2.txt", "dq_20200102-10.txt", "err_20200101.txt", "dq_notes.txt"]
         {
             std::fs::write(folder.path().join(name), "old").unwrap();
         }
         let text = "x".repeat(1000);
-        for _ in 0..300 {
-            files.log(&Record::builder().level(Level::Info).args(format_args!("{text}")).build());
-        }
+        (0..300).for_each(|_| log_line(&files, &text));
         let mut left: Vec<(String, u64)> = std::fs::read_dir(folder.path())
             .unwrap()
             .map(|one| one.unwrap())
