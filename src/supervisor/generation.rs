@@ -43,8 +43,8 @@ impl Generation {
     }
 }
 
-/// Makes the folders of the log files and of the spool, and takes the spool for this daemon. Fails if a folder cannot be
-/// made or used. (A child that is started again later does not need the folder of the log files.)
+/// Makes the folders of the log files and of the spool, and takes the spool for this daemon. Fails if a folder cannot
+/// be made or used. (A child that is started again later does not need the folder of the log files.)
 pub fn prepare_folders(settings: &Settings) -> Result<()> {
     if let Some(folder) = &settings.log_dir {
         std::fs::create_dir_all(folder)

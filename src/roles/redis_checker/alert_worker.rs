@@ -26,7 +26,7 @@ use model::job::TopicName;
 use model::notice::{AlertLedger, DeadJob, JOBS_NAMED, Message, MessageTiming, Notice, Recipient};
 use model::settings::Settings;
 use model::status::Finding;
-use role::{self, Context, RegistryView, lock};
+use role::{self, Context, RegistryView, TroubleLog, lock};
 use store::{self, StoredJob};
 use telemetry::counters;
 
@@ -80,6 +80,7 @@ impl AlertWorkerHandle {
             lock: None,
             kept: SavedState::default(),
             is_changed: false,
+            save_fails: TroubleLog::default(),
             next_look: Instant::now(),
             settings,
             zone,
@@ -170,6 +171,7 @@ struct AlertWorker {
     kept: SavedState,
     /// Whether `kept` differs from the file. If so, the file must be written again.
     is_changed: bool,
+    save_fails: TroubleLog,
     next_look: Instant,
 }
 
@@ -322,8 +324,13 @@ impl AlertWorker {
         self.kept.ledger.outbox.tidy(self.pace(), now_ms());
         let bytes = serde_json::to_vec(&self.kept).expect("the state is plain values");
         match SavedState::write(&bytes, &self.settings.run_dir) {
-            Ok(()) => self.is_changed = false,
-            Err(e) => log::warn!("cannot save the state of alerts: {e}"),
+            Ok(()) => {
+                self.is_changed = false;
+                self.save_fails.end();
+            }
+            Err(e) => {
+                self.save_fails.pause_after(&format_args!("cannot save the state of alerts: {e}"));
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use nix::sys::statvfs::statvfs;
 
 use self::alert_worker::AlertWorkerHandle;
@@ -80,6 +80,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let names: Vec<&str> = (0..lanes.count()).filter_map(|lane| lanes.name(lane)).collect();
     let is_watched = |condition: &FindingKind| condition.node().is_none_or(|node| names.contains(&node));
     let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms(), is_watched);
+    let mut write_fails = TroubleLog::default();
     let (mut history, mut history_fails) = (HistoryWriter::default(), TroubleLog::default());
     let (mut of_store, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
     context.ready()?;
@@ -92,7 +93,7 @@ pub fn run(mut context: Context) -> Result<()> {
             };
             // At the first check, the other processes may not have created their bells yet.
             let needs_bells = file.is_some() && std::mem::replace(&mut has_looked, true);
-            of_store.extend(look_at_run_dir(&context.settings.run_dir, needs_bells)?);
+            of_store.extend(look_at_run_dir(&context.settings.run_dir, needs_bells));
         }
         let mut found = of_store.clone();
         // The disk is checked in each round, because adds are refused from the moment when the disk is full.
@@ -115,8 +116,11 @@ pub fn run(mut context: Context) -> Result<()> {
             others.into_iter().filter_map(|(condition, what)| Some((condition, lock(what).clone()?))),
         );
         let changes = findings.update(found, now_ms());
-        if let Err(e) = findings.write(&context.settings.run_dir) {
-            log::warn!("cannot write the findings: {e}");
+        match findings.write(&context.settings.run_dir) {
+            Ok(()) => write_fails.end(),
+            Err(e) => {
+                write_fails.pause_after(&format_args!("cannot write the findings: {e}"));
+            }
         }
         changes.into_iter().for_each(log_change);
         alerts.pass_findings(findings.open());
@@ -168,18 +172,21 @@ fn log_change(change: FindingChange) {
 }
 
 /// Returns what is wrong with `run_dir`. If something is wrong, makes the folder again, so that findings can be
-/// written.
-fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> Result<FoundConditions> {
+/// written. If that fails, alerts and the log still report the finding.
+fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> FoundConditions {
     let what = if !host::has_lock(run_dir) {
         "somebody has removed it, or the files in it. dq takes and delivers jobs, but the commands of dq do not find it: \
          stop it, and start it again"
     } else if needs_bells && !run_dir.join("bells").is_dir() {
         "dq needs its bells there and cannot create them again (the log has the reason)"
     } else {
-        return Ok(FoundConditions::new());
+        return FoundConditions::new();
     };
-    host::make_folder_in_run_dir(run_dir).context("cannot make run_dir again")?;
-    Ok(FoundConditions::from([(FindingKind::RunDirGone, format!("{}: {what}", run_dir.display()))]))
+    let mut detail = format!("{}: {what}", run_dir.display());
+    if let Err(e) = host::make_folder_in_run_dir(run_dir) {
+        detail += &format!(" (the folder cannot be made again: {e})");
+    }
+    FoundConditions::from([(FindingKind::RunDirGone, detail)])
 }
 
 /// Returns what is wrong with the embedded store.
@@ -280,6 +287,23 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_dir_that_cannot_be_made_again_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().join("run");
+        let lock = host::RunDirLock::take(&run_dir, Duration::ZERO).unwrap();
+        assert_eq!(look_at_run_dir(&run_dir, false), FoundConditions::new());
+        std::fs::remove_dir_all(&run_dir).unwrap();
+        let detail = look_at_run_dir(&run_dir, false).remove(&FindingKind::RunDirGone).unwrap();
+        assert!(detail.contains("removed it") && !detail.contains("made again"), "{detail}");
+        assert!(run_dir.is_dir());
+        std::fs::remove_dir(&run_dir).unwrap();
+        std::fs::write(&run_dir, "").unwrap();
+        let detail = look_at_run_dir(&run_dir, false).remove(&FindingKind::RunDirGone).unwrap();
+        assert!(detail.contains("removed it") && detail.contains("cannot be made again: "), "{detail}");
+        drop(lock);
+    }
 
     #[test]
     fn a_missing_file_is_found() {
