@@ -166,7 +166,10 @@ impl Master {
                     Err(e) => {
                         let reason = format!("cannot start {}: {e:#}", place.1);
                         log::error!("{reason}");
-                        self.history.ended(place.1, reason.clone(), false);
+                        // The failed try counts as a restart, because the process is missing all the same. The master
+                        // tries again, except for a new generation, which is given up.
+                        let again = self.restart.rolling() != Some(place.0);
+                        self.history.ended(place.1, reason.clone(), again);
                         self.fail_new_generation(place.0, reason);
                         child::ChildEvent::SpawnFailed
                     }

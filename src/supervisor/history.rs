@@ -25,7 +25,7 @@ pub struct MasterHistory {
 /// The unexpected ends of a slot's processes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UnexpectedExits {
-    /// How often another process was started in the place of a process that ended.
+    /// How often another process was started in the place of a process that ended, or could not be started.
     pub restarts: u32,
     /// The last end.
     pub last: Option<UnexpectedExit>,
@@ -37,7 +37,8 @@ impl MasterHistory {
         MasterHistory { started_ms: now_ms(), slots: BTreeMap::new(), renewal: None }
     }
 
-    /// Notes that the process of a slot ended unexpectedly. `again`: another process takes its place.
+    /// Notes that the process of a slot ended unexpectedly, or could not be started. `again`: another process is
+    /// started.
     pub fn ended(&mut self, slot: Slot, reason: String, again: bool) {
         let ends = self.slots.entry(slot.to_string()).or_default();
         ends.restarts += u32::from(again);

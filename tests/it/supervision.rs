@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -95,6 +96,25 @@ fn a_daemon_that_cannot_log_anywhere_continues_to_serve() {
     let after = daemon.wait_all_up(SLOTS);
     let same = after.iter().filter(|(name, pid)| before[*name] == **pid).count();
     assert_eq!(same, SLOTS - 1, "only the consumer that was killed is new");
+}
+
+#[test]
+fn a_process_that_cannot_be_started_is_reported() {
+    let daemon = Daemon::spawn_copy_of(&faulty(), "[alert]\ngather = \"1s\"\n");
+    daemon.wait_all_up(SLOTS);
+    let program = daemon.dir.path().join("dq-master");
+    let set_mode = |mode| std::fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
+    set_mode(0o644);
+    kill(daemon.child("dq-consume-0"), Signal::SIGKILL).unwrap();
+    eventually(20 * SECOND, &format!("the finding; log:\n{}", daemon.log()), || {
+        let status = daemon.status()?;
+        let findings = status["findings"].as_array()?;
+        let finding = findings.iter().find(|finding| finding["name"] == "process_restarting")?;
+        assert_eq!(finding["process"], "dq-consume-0");
+        finding["detail"].as_str()?.contains("cannot start dq-consume-0").then_some(())
+    });
+    set_mode(0o755);
+    daemon.wait_all_up(SLOTS);
 }
 
 #[test]
