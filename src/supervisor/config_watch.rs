@@ -12,19 +12,40 @@ use model::status::MasterPhase;
 /// How long a file must be unchanged before it is read. Before that, somebody may still be writing the file.
 const QUIET: Duration = Duration::from_millis(200);
 
+/// The file is read at the latest this long after the first change. Other files in its folder may change all the time.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// When the file is to be checked.
+#[derive(Debug, Clone, Copy)]
+struct PendingCheck {
+    at: Instant,
+    at_latest: Instant,
+}
+
+impl PendingCheck {
+    /// Returns the check after a change. `before` is the check that this change puts off.
+    fn after_change(before: Option<PendingCheck>, now: Instant) -> PendingCheck {
+        let at_latest = before.map_or(now + LONGEST, |check| check.at_latest);
+        PendingCheck { at: at_latest.min(now + QUIET), at_latest }
+    }
+}
+
 /// A watch on the configuration file.
 #[derive(Debug)]
 pub struct ConfigWatch {
     changes: FileWatcher,
-    /// When the file is checked next.
-    look_at: Option<Instant>,
+    /// When the file is checked next. None: it has not changed.
+    check: Option<PendingCheck>,
 }
 
 impl ConfigWatch {
     /// Watches the file from now on. The file is also checked once, because it may have changed before the watch began.
     fn begin(path: &Path) -> Option<ConfigWatch> {
         match FileWatcher::new(path) {
-            Ok(changes) => Some(ConfigWatch { changes, look_at: Some(Instant::now() + QUIET) }),
+            Ok(changes) => {
+                let check = Some(PendingCheck::after_change(None, Instant::now()));
+                Some(ConfigWatch { changes, check })
+            }
             Err(e) => {
                 log::error!("watch_config: cannot watch {}: {e}", path.display());
                 None
@@ -34,7 +55,7 @@ impl ConfigWatch {
 
     /// Returns when the file is to be checked.
     pub fn deadline(&self) -> Option<Instant> {
-        self.look_at
+        self.check.map(|check| check.at)
     }
 }
 
@@ -61,12 +82,12 @@ impl Master {
         }
     }
 
-    /// Checks the file when it has been unchanged for a moment after a change.
+    /// Checks the file a moment after the last change, or after a longer time if the changes do not end.
     pub(super) fn look_at_config(&mut self) {
         let (now, checking) = (Instant::now(), self.phase() == MasterPhase::Checking);
         let Some(watch) = &mut self.config_watch else { return };
         match watch.changes.take() {
-            Ok(true) => watch.look_at = Some(now + QUIET),
+            Ok(true) => watch.check = Some(PendingCheck::after_change(watch.check, now)),
             Ok(false) => {}
             Err(e) => {
                 log::error!("watch_config: the configuration is no longer watched: {e}");
@@ -74,7 +95,7 @@ impl Master {
                 return;
             }
         }
-        if watch.look_at.take_if(|at| *at <= now).is_none() {
+        if watch.check.take_if(|check| check.at <= now).is_none() {
             return;
         }
         // A folder of the path may have been created since the last call, so the watches are set up again.
@@ -83,7 +104,7 @@ impl Master {
         }
         if checking {
             // It is not known yet which settings the restart under way will read. So the file is checked again later.
-            watch.look_at = Some(now + QUIET);
+            watch.check = Some(PendingCheck::after_change(None, now));
             return;
         }
         let newest = self.restart.rolling().unwrap_or(self.current);
@@ -112,5 +133,26 @@ impl Master {
     pub(super) fn ask(&mut self, kind: RestartKind) {
         self.service.reloading(self.renewal_timeout());
         self.renew(RestartEvent::Asked(kind));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_folder_does_not_put_the_check_off_for_ever() {
+        let first = Instant::now();
+        let mut check = PendingCheck::after_change(None, first);
+        assert_eq!(check.at, first + QUIET);
+        let mut now = first;
+        while now < check.at {
+            now += QUIET / 2;
+            check = PendingCheck::after_change(Some(check), now);
+            assert!(check.at <= first + LONGEST);
+        }
+        assert_eq!(now, first + LONGEST);
+        // After this check, the file is quiet again for a while before the next one.
+        assert_eq!(PendingCheck::after_change(None, now).at, now + QUIET);
     }
 }
