@@ -3,9 +3,10 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
@@ -112,7 +113,10 @@ impl Findings {
         if bytes == self.written && path.exists() {
             return Ok(());
         }
-        let draft = path.with_extension("draft");
+        let draft = own_draft(&path);
+        if self.written.is_empty() {
+            remove_other_drafts(run_dir, &path, &draft);
+        }
         let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&draft)?;
         file.write_all(&bytes)?;
         file.set_len(bytes.len() as u64)?;
@@ -120,6 +124,26 @@ impl Findings {
         self.written = bytes;
         reserve(&draft);
         Ok(())
+    }
+}
+
+/// Returns the path of this process's draft of the file. During a restart, two processes may write at the same time, so
+/// each has a draft of its own.
+fn own_draft(path: &Path) -> PathBuf {
+    path.with_extension(format!("draft-{}", std::process::id()))
+}
+
+/// Removes the drafts of earlier processes. If another process still lives and is about to rename its draft, the
+/// renaming fails, and that process writes again.
+fn remove_other_drafts(run_dir: &Path, path: &Path, own: &Path) {
+    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    let is_draft = |other: &PathBuf| {
+        let has_extension = |e: &OsStr| e.as_encoded_bytes().starts_with(b"draft");
+        other.file_stem() == path.file_stem() && other.extension().is_some_and(has_extension) && other != own
+    };
+    for other in entries.map(|entry| entry.path()).filter(is_draft) {
+        // If the draft cannot be removed, it stays.
+        let _ = std::fs::remove_file(other);
     }
 }
 
@@ -167,9 +191,28 @@ mod tests {
             let path = findings_file(dir.path());
             let read: Vec<Finding> = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
             assert_eq!(read, findings.open());
-            let draft = std::fs::metadata(path.with_extension("draft")).unwrap();
+            let draft = std::fs::metadata(own_draft(&path)).unwrap();
             assert!(std::os::unix::fs::MetadataExt::blocks(&draft) * 512 >= 64 << 10);
         }
+    }
+
+    #[test]
+    fn two_processes_do_not_write_into_one_draft() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = findings_file(dir.path());
+        // Another process, of this or an earlier release, is about to write.
+        let others = ["draft", "draft-1"].map(|extension| path.with_extension(extension));
+        let mut open = others.map(|draft| std::fs::File::create(draft).unwrap());
+        std::fs::write(dir.path().join("alerts.draft"), "").unwrap();
+        let mut findings = Findings::default();
+        findings.write(dir.path()).unwrap();
+        open.iter_mut().for_each(|file| file.write_all(b"half of a line").unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[]");
+        let mut names: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        let own = own_draft(&path);
+        assert_eq!(names, [dir.path().join("alerts.draft"), own, path], "no draft is left behind");
     }
 
     #[test]
