@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 
 use super::arguments::MasterArguments;
@@ -139,6 +140,13 @@ fn refusal(program: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
+/// Returns whether this process runs this executable file.
+fn is_running(executable: &OwnedFd) -> bool {
+    let inode = |file: &OwnedFd| fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
+    let own = host::own_executable().ok().and_then(|own| inode(&own));
+    own.is_some() && own == inode(executable)
+}
+
 impl Master {
     /// Starts a process that tries the executable that is at the path now.
     pub(super) fn begin_preflight(&mut self) -> Result<RestartEvent> {
@@ -153,6 +161,12 @@ impl Master {
         };
         let pid = spawn.start().map_err(|e| refusal(&self.program, &e))?;
         log::info!("{} is tried ({pid})", self.program.display());
+        if is_running(&executable) {
+            log::info!(
+                "{} has not changed, so only the configuration is new (changed links: docs/UPGRADES.md)",
+                self.program.display()
+            );
+        }
         let by = Instant::now() + self.start_timeout();
         self.preflight = Some(Preflight { pid, executable, link });
         Ok(RestartEvent::Checking { by })

@@ -1,5 +1,6 @@
 //! Rolling restarts with real signals and real processes.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -469,6 +470,37 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     assert!(held.contains(&format!("pid {master}")), "{held}");
     assert!(takes(&daemon, "t", "after"));
     sink.wait_for(1, 5 * SECOND);
+}
+
+#[test]
+fn usr2_after_the_change_of_a_link_runs_the_old_release_and_says_so() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let (port, http) = (free_port(), free_port());
+    Daemon::write_config(dir.path(), port, http, "");
+    let releases = ["one", "two"].map(|name| dir.path().join(name));
+    for release in &releases {
+        std::fs::create_dir(release).unwrap();
+        install(release, &faulty());
+    }
+    let current = dir.path().join("current");
+    symlink(&releases[0], &current).unwrap();
+    let mut command = Command::new(current.join("dq-master"));
+    command.arg("--config").arg(dir.path().join("dq.toml"));
+    let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+    daemon.wait_ready();
+    let before = daemon.wait_all_up(SLOTS);
+    std::fs::remove_file(&current).unwrap();
+    symlink(&releases[1], &current).unwrap();
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
+    let log = daemon.log();
+    assert!(log.contains("one/dq-master has not changed, so only the configuration is new"), "{log}");
+
+    let before = daemon.wait_all_up(SLOTS);
+    install(&releases[0], &faulty());
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
+    assert_eq!(daemon.log().matches("has not changed").count(), 1, "{}", daemon.log());
 }
 
 /// In the old release, dq-master contained all of dq. In the new release, dq-master executes the `dq` beside it.
