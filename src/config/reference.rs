@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use super::commented_file::{DocumentedKey, DocumentedTable, sections};
 use super::raw::{AlertWebhook, CallbackHost, Node};
-use super::{ConfigError, RegistrySettings, Settings, check, defaults, shown_keys};
+use super::{ConfigError, Settings, check, defaults, shown_keys};
 use model::settings::refused_store_change;
 use model::topic::{Setting, SettingKind, Topic};
 
@@ -42,8 +42,7 @@ fn set(table: &mut Table, section: &DocumentedTable, name: &str, value: Value) {
 fn with(base: &str, section: &DocumentedTable, name: &str, value: Value) -> Result<Settings, ConfigError> {
     let mut table: Table = base.parse().unwrap();
     set(&mut table, section, name, value);
-    let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());
-    check(table, Path::new("/etc/dq"), std::iter::empty(), &nobody)
+    check(table, Path::new("/etc/dq"), std::iter::empty(), None)
 }
 
 /// Returns the type of a key in words. The function gets this type from the error about a value of a wrong type.
@@ -88,9 +87,8 @@ fn is_fixed(section: &DocumentedTable, key: &DocumentedKey) -> bool {
     if section.path.is_empty() && key.name == "run_dir" {
         return true;
     }
-    let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());
     let parse =
-        |text: &str| check(text.parse().unwrap(), Path::new("/etc/dq"), std::iter::empty(), &nobody).unwrap();
+        |text: &str| check(text.parse().unwrap(), Path::new("/etc/dq"), std::iter::empty(), None).unwrap();
     let refuses = |before: &Settings, after: &Settings| {
         refused_store_change(&before.store.to_string(), &after.store.to_string()).is_some()
     };

@@ -473,7 +473,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
 }
 
 #[test]
-fn usr2_after_the_change_of_a_link_runs_the_old_release_and_says_so() {
+fn usr2_after_a_change_of_a_link_runs_the_old_release() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let (port, http) = (free_port(), free_port());
     Daemon::write_config(dir.path(), port, http, "");
