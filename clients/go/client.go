@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
@@ -27,6 +28,9 @@ const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 2 * time.Second
 )
+
+// textMax is how many characters of an answer or a reason dq keeps.
+const textMax = 200
 
 // Config says where dq is, and how long the client waits and tries again. A Config without values works with the
 // defaults.
@@ -37,7 +41,7 @@ type Config struct {
 	// Timeout is how long one try may take. Default: 5 s.
 	Timeout time.Duration
 	// RetryFor is how long a request is tried again while dq cannot be reached or cannot do it now. Default: 10 s. A
-	// negative value means one try.
+	// negative value means one try, on a connection of its own.
 	RetryFor time.Duration
 	// Transport makes the connections. Default: one that uses no proxy.
 	Transport http.RoundTripper
@@ -47,7 +51,9 @@ type Config struct {
 type Client struct {
 	url, token        string
 	timeout, retryFor time.Duration
-	http              http.Client
+	// Whether a request may be sent a second time. If not, no connection is kept, because it may break.
+	mayRepeat bool
+	http      *http.Client
 }
 
 // New returns a client. It does not connect yet.
@@ -64,20 +70,40 @@ func New(config Config) (*Client, error) {
 	if c.retryFor == 0 {
 		c.retryFor = 10 * time.Second
 	}
-	c.http.Transport = config.Transport
+	c.mayRepeat = c.retryFor > 0
+	c.http = &http.Client{Transport: config.Transport}
 	if c.http.Transport == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.Proxy = nil
-		c.http.Transport = transport
+		c.http.Transport = newTransport()
 	}
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return c, nil
 }
 
+func newTransport() *http.Transport {
+	transport, isPlain := http.DefaultTransport.(*http.Transport)
+	if !isPlain {
+		// The program has put another one in its place.
+		return &http.Transport{ForceAttemptHTTP2: true, MaxIdleConns: 100, IdleConnTimeout: 90 * time.Second}
+	}
+	transport = transport.Clone()
+	transport.Proxy = nil
+	return transport
+}
+
+// withoutRetries returns a client that uses the same connections, and makes one try.
+func (c *Client) withoutRetries() *Client {
+	once := *c
+	once.retryFor = 0
+	return &once
+}
+
 // Add stores a job.
 func (c *Client) Add(ctx context.Context, topic string, job Job) (Added, error) {
 	var added Added
-	err := c.Do(ctx, "POST", jobsPath(topic), newUUID(), job.withID(), &added)
+	err := c.Do(ctx, "POST", jobsPath(topic), "", job.withID(), &added)
+	if err == nil && added.Outcome == "" {
+		err = badAnswer("the answer has no field outcome", nil)
+	}
 	return added, err
 }
 
@@ -95,8 +121,11 @@ func (c *Client) AddMany(ctx context.Context, topic string, jobs []Job) ([]Resul
 			Added
 		}
 	}
-	if err := c.Do(ctx, "POST", jobsPath(topic)+"/batch", newUUID(), wanted, &answer); err != nil {
+	if err := c.Do(ctx, "POST", jobsPath(topic)+"/batch", "", wanted, &answer); err != nil {
 		return nil, err
+	}
+	if answer.Results == nil {
+		return nil, badAnswer("the answer has no field results", nil)
 	}
 	results := make([]Result, len(answer.Results))
 	for i := range answer.Results {
@@ -115,7 +144,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (Shown, error) {
 	return shown, err
 }
 
-// Change changes the given fields of a job: delay, run_at, body, priority, max_attempts, headers, tags, path, url.
+// Change changes the given fields of a job: delay, run_at, body, priority, max_attempts, ttr, headers, tags, path, url.
 func (c *Client) Change(ctx context.Context, topic, id string, fields map[string]any) error {
 	return c.Do(ctx, "PATCH", jobPath(topic, id), "", fields, nil)
 }
@@ -132,7 +161,7 @@ func (c *Client) Delete(ctx context.Context, topic, id string) (bool, error) {
 
 // Run delivers a delayed job now.
 func (c *Client) Run(ctx context.Context, topic, id string) error {
-	return c.Do(ctx, "POST", jobPath(topic, id)+"/run", newUUID(), nil, nil)
+	return c.Do(ctx, "POST", jobPath(topic, id)+"/run", "", nil, nil)
 }
 
 // Reserve says which jobs Client.Reserve asks for.
@@ -162,23 +191,29 @@ func (c *Client) Reserve(ctx context.Context, wanted Reserve) ([]Reserved, error
 	// The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away, and take
 	// a job.
 	err := c.do(ctx, "POST", "/v1/reserve", "", body, &answer, c.timeout+wanted.Wait)
+	if err == nil && answer.Jobs == nil {
+		err = badAnswer("the answer has no field jobs", nil)
+	}
 	return answer.Jobs, err
 }
 
-// Ack reports that a reserved job is done. The answer is kept in its record.
+// Ack reports that a reserved job is done. The first 200 characters of the answer are kept in its record.
 func (c *Client) Ack(ctx context.Context, job Reserved, answer string) error {
-	return c.report(ctx, job, "ack", map[string]any{"answer": answer}, nil)
+	_, err := c.report(ctx, job, "ack", map[string]any{"answer": cut(answer)})
+	return err
 }
 
 // Nack reports that a reserved job could not be done. It is tried again as its topic says, or becomes a dead letter.
 func (c *Client) Nack(ctx context.Context, job Reserved, reason string) error {
-	return c.report(ctx, job, "nack", map[string]any{"reason": reason}, nil)
+	_, err := c.report(ctx, job, "nack", map[string]any{"reason": cut(reason)})
+	return err
 }
 
 // NackAfter does the same as Nack, and sets the time until the next attempt.
 func (c *Client) NackAfter(ctx context.Context, job Reserved, reason string, delay time.Duration) error {
-	fields := map[string]any{"reason": reason, "delay": fmt.Sprintf("%dms", delay.Milliseconds())}
-	return c.report(ctx, job, "nack", fields, nil)
+	fields := map[string]any{"reason": cut(reason), "delay": fmt.Sprintf("%dms", delay.Milliseconds())}
+	_, err := c.report(ctx, job, "nack", fields)
+	return err
 }
 
 // Extend makes the lease of a reserved job longer, and returns its new end. If lease is 0, the topic sets the length.
@@ -187,28 +222,38 @@ func (c *Client) Extend(ctx context.Context, job Reserved, lease time.Duration) 
 	if lease > 0 {
 		fields["lease"] = span(lease)
 	}
-	var answer struct {
-		UntilMs int64 `json:"until_ms"`
-	}
-	err := c.report(ctx, job, "extend", fields, &answer)
-	return time.UnixMilli(answer.UntilMs), err
+	untilMs, err := c.report(ctx, job, "extend", fields)
+	return time.UnixMilli(untilMs), err
 }
 
-func (c *Client) report(ctx context.Context, job Reserved, report string, fields map[string]any, into any) error {
+// report returns the new end of the lease in Unix milliseconds, if the report extends it.
+func (c *Client) report(ctx context.Context, job Reserved, report string, fields map[string]any) (int64, error) {
 	if job.Token == "" {
-		return nil
+		return 0, nil
 	}
 	fields["token"] = job.Token
-	return c.Do(ctx, "POST", jobPath(job.Topic, job.ID)+"/"+report, "", fields, into)
+	var answer struct {
+		Outcome string `json:"outcome"`
+		UntilMs int64  `json:"until_ms"`
+	}
+	err := c.do(ctx, "POST", jobPath(job.Topic, job.ID)+"/"+report, "", fields, &answer, c.timeout)
+	if err == nil && answer.Outcome == "" {
+		err = badAnswer("the answer has no field outcome", nil)
+	}
+	return answer.UntilMs, err
 }
 
 // Do makes any request of the API, such as Do(ctx, "PUT", "/v1/topics/orders", "", settings, nil), and decodes the
-// answer into a pointer. key is the Idempotency-Key of a POST. Every request is tried again if it may succeed later. A
-// repeat is safe, but a POST needs a key for this.
+// answer into a pointer. key is the Idempotency-Key of a POST. The request may be sent again. So a POST without a key
+// gets one.
 func (c *Client) Do(ctx context.Context, method, path, key string, body, into any) error {
+	if method == "POST" && key == "" {
+		key = newUUID()
+	}
 	return c.do(ctx, method, path, key, body, into, c.timeout)
 }
 
+// do makes a request, and adds no key. A reserve needs none, and dq knows a repeated report by its token.
 func (c *Client) do(ctx context.Context, method, path, key string, body, into any, timeout time.Duration) error {
 	var text []byte
 	if body != nil {
@@ -227,7 +272,10 @@ func (c *Client) do(ctx context.Context, method, path, key string, body, into an
 			if into == nil || len(answer) == 0 {
 				return nil
 			}
-			return json.Unmarshal(answer, into)
+			if err := json.Unmarshal(answer, into); err != nil {
+				return badAnswer(fmt.Sprintf("%s %s: %v", method, path, err), err)
+			}
+			return nil
 		}
 		if pause > longestPause {
 			pause = longestPause
@@ -256,6 +304,7 @@ func (c *Client) try(
 	if err != nil {
 		return nil, 0, err
 	}
+	request.Close = !c.mayRepeat
 	request.Header.Set("accept", "application/json")
 	request.Header.Set("user-agent", "dq-go/0.1")
 	if text != nil {
@@ -310,6 +359,23 @@ func noAnswer(ctx context.Context, err error) error {
 		return &Error{Code: "untrusted", Detail: err.Error(), cause: err} // nobody becomes trusted by waiting
 	}
 	return &Error{Code: "no_answer", Detail: err.Error(), cause: err}
+}
+
+// badAnswer returns the error for an answer with success that is not one of dq.
+func badAnswer(detail string, cause error) error {
+	return &Error{Code: "bad_answer", Detail: detail, Status: http.StatusOK, cause: cause}
+}
+
+// cut returns the part of a text that dq keeps. Bytes that are not UTF-8 are replaced.
+func cut(text string) string {
+	if most := textMax * utf8.UTFMax; len(text) > most {
+		text = text[:most]
+	}
+	characters := []rune(text)
+	if len(characters) > textMax {
+		characters = characters[:textMax]
+	}
+	return string(characters)
 }
 
 func jobsPath(topic string) string { return "/v1/topics/" + url.PathEscape(topic) + "/jobs" }

@@ -239,6 +239,17 @@ func TestAServerMustBeTrusted(t *testing.T) {
 	var e *dq.Error
 	_, err := connect(t, dq.Config{URL: url}).Get(ctx, topic, "1")
 	same(t, errors.As(err, &e) && e.Code == "untrusted" && !e.IsTransient(), true)
+	// A connection that ends during the handshake says nothing about the certificate.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer listener.Close()
+	go func() {
+		if connection, err := listener.Accept(); err == nil {
+			connection.Close()
+		}
+	}()
+	_, err = connect(t, dq.Config{URL: "https://" + listener.Addr().String(), RetryFor: -1}).Get(ctx, topic, "1")
+	same(t, errors.As(err, &e) && e.Code == "no_answer" && e.IsTransient(), true)
 	trusted := x509.NewCertPool()
 	pem, err := os.ReadFile(os.Getenv("DQ_CA_FILE"))
 	check(t, err)
@@ -364,6 +375,25 @@ func TestTheTableOfSignatures(t *testing.T) {
 	}
 }
 
+func TestASecretThatDqRefusesIsRefused(t *testing.T) {
+	text, err := os.ReadFile("../secrets.json")
+	check(t, err)
+	var cases []struct {
+		Secrets []string
+		Error   string
+	}
+	check(t, json.Unmarshal(text, &cases))
+	for _, one := range cases {
+		message := ""
+		if _, err := dq.NewWebhook(one.Secrets...); err != nil {
+			message = strings.TrimPrefix(err.Error(), "dq: ")
+		}
+		same(t, message, one.Error)
+	}
+	output, err := exec.Command("go", "run", "./examples/hook", "127.0.0.1:0").CombinedOutput()
+	same(t, err != nil && strings.Contains(string(output), "DQ_WEBHOOK_SECRETS is not set"), true)
+}
+
 func TestAJobThatWasRemovedAtItsReserveNeedsNoReport(t *testing.T) {
 	client, topic := setUp(t)
 	topic = register(t, client, topic+".pull", settings{"mode": "pull", "on_reserve": "remove"})
@@ -410,8 +440,11 @@ func TestAWorkerSurvivesErrorsAndAnOutage(t *testing.T) {
 	seen, outage := make(chan string, 16), make(chan bool, 16)
 	var mutex sync.Mutex
 	var logged []string
+	// The worker tries again to extend the lease.
+	proxy := newScript(t, settings{"path": "/extend$", "status": 500, "body": "<h1>Error</h1>"})
 	worker := dq.Worker{
-		Client: connect(t, dq.Config{RetryFor: 200 * time.Millisecond}), Topics: []string{topic}, Lease: time.Second,
+		Client: connect(t, dq.Config{URL: proxy.url, RetryFor: 200 * time.Millisecond}),
+		Topics: []string{topic}, Lease: time.Second,
 		Handler: func(_ context.Context, job dq.Reserved) (string, error) {
 			seen <- fmt.Sprintf("%s %d", job.Body, job.Attempt)
 			if string(job.Body) == `"once more"` && job.Attempt == 1 {
@@ -462,6 +495,238 @@ func TestAWorkerSurvivesErrorsAndAnOutage(t *testing.T) {
 
 	worker.Topics = []string{"no-such-topic"}
 	same(t, dq.Code(worker.Run(ctx)), "unknown_topic")
+}
+
+// script is a proxy before dq that answers the first requests as the rules say: scripted() of clients/run.
+type script struct{ place, url string }
+
+func newScript(t *testing.T, rules ...settings) script {
+	t.Helper()
+	text, err := json.Marshal(rules)
+	check(t, err)
+	name := fmt.Sprint(time.Now().UnixNano())
+	s := script{os.Getenv("DQ_SCRIPTED_URL") + "/scripts/" + name, os.Getenv("DQ_SCRIPTED_URL") + "/" + name}
+	response, err := http.Post(s.place, "application/json", bytes.NewReader(text))
+	check(t, err)
+	response.Body.Close()
+	same(t, response.StatusCode, 204)
+	return s
+}
+
+// keys returns the keys of the requests to paths with this end.
+func (s script) keys(t *testing.T, end string) []string {
+	t.Helper()
+	response, err := http.Get(s.place)
+	check(t, err)
+	defer response.Body.Close()
+	var requests []struct{ Path, Key string }
+	check(t, json.NewDecoder(response.Body).Decode(&requests))
+	keys := []string{}
+	for _, request := range requests {
+		if strings.HasSuffix(request.Path, end) {
+			keys = append(keys, request.Key)
+		}
+	}
+	return keys
+}
+
+// client makes one try.
+func (s script) client(t *testing.T) *dq.Client {
+	t.Helper()
+	return connect(t, dq.Config{URL: s.url, RetryFor: -1})
+}
+
+// reserved returns a rule that answers a reserve with a job.
+func reserved(id string) settings {
+	return settings{"path": "/reserve$", "status": 200, "body": settings{"jobs": []settings{{
+		"topic": "t", "id": id, "body": id, "headers": settings{}, "tags": []string{}, "attempt": 1, "token": "AQ",
+		"due_ms": 1, "added_ms": 1, "lease_until_ms": time.Now().Add(time.Minute).UnixMilli(),
+	}}}}
+}
+
+// A worker whose jobs are all done gets noJobs.
+var (
+	noJobs = settings{"path": "/reserve$", "times": 1000, "status": 200, "body": settings{"jobs": []settings{}}}
+	done   = settings{"path": "/ack$", "status": 200, "body": settings{"outcome": "done"}}
+)
+
+func problem(path string, times, status int, code string) settings {
+	body := settings{"status": status, "code": code, "detail": "as the test says"}
+	return settings{"path": path, "times": times, "status": status, "body": body}
+}
+
+// whileWorking runs a worker until the condition holds, and returns the lines of its log.
+func whileWorking(t *testing.T, worker dq.Worker, condition func(logged []string) bool) []string {
+	t.Helper()
+	var mutex sync.Mutex
+	var logged []string
+	worker.Wait = 200 * time.Millisecond
+	worker.Log = func(format string, values ...any) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		logged = append(logged, fmt.Sprintf(format, values...))
+	}
+	lines := func() []string {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return append([]string{}, logged...)
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(running) }()
+	eventually(t, func() bool { return len(ended) > 0 || condition(lines()) })
+	stop()
+	check(t, receive(t, ended))
+	return lines()
+}
+
+func count(lines []string, text string) int {
+	return strings.Count(strings.Join(lines, "\n"), text)
+}
+
+func TestAWorkerGoesOnAfterRefusalsThatPass(t *testing.T) {
+	client, topic := setUp(t)
+	proxy := newScript(t,
+		settings{"path": "/reserve$", "status": 403, "body": "<h1>Forbidden</h1>"},
+		problem("/reserve$", 1, 429, "too_many_failures"),
+		settings{"path": "/reserve$", "status": 200, "body": settings{"jobs": 7}},
+		settings{"path": "/reserve$", "status": 200, "body": settings{"it": "works"}},
+		reserved("2"), done, noJobs,
+	)
+	var worked []string
+	worker := dq.Worker{
+		Client: proxy.client(t), Topics: []string{"t"},
+		Handler: func(_ context.Context, job dq.Reserved) (string, error) {
+			worked = append(worked, job.ID)
+			return "", nil
+		},
+	}
+	logged := whileWorking(t, worker, func([]string) bool { return len(proxy.keys(t, "/ack")) > 0 })
+	same(t, worked, []string{"2"})
+	same(t, count(logged, "no jobs are reserved"), 4)
+
+	// Somebody may change the mode of the topic back. A stop ends this pause, which is longer.
+	worker.Client, worker.Topics = client, []string{topic}
+	whileWorking(t, worker, func(logged []string) bool { return count(logged, "not_pull") > 0 })
+	worker.Client = connect(t, dq.Config{Token: "dq_wrong"})
+	same(t, dq.Code(worker.Run(ctx)), "unauthorized")
+}
+
+func TestAWorkerReportsUntilTheLeaseEnds(t *testing.T) {
+	cut := func(times int) settings { return settings{"path": "/ack$", "times": times, "status": 0} }
+	handler := func(context.Context, dq.Reserved) (string, error) { return "done", nil }
+	worker := func(proxy script, lease time.Duration) dq.Worker {
+		return dq.Worker{Client: proxy.client(t), Topics: []string{"t"}, Handler: handler, Lease: lease}
+	}
+	// An error that passes does not end the reports.
+	failure := settings{"path": "/ack$", "status": 500, "body": "<h1>Error</h1>"}
+	proxy := newScript(t, reserved("1"), cut(1), failure, done, noJobs)
+	logged := whileWorking(t, worker(proxy, 0), func([]string) bool { return len(proxy.keys(t, "/ack")) == 3 })
+	same(t, count(logged, "was not reported"), 0)
+
+	// While jobs are moved between nodes, no lease ends. Afterwards it does.
+	moving := problem("/ack$", 2, 503, "nodes_moving")
+	proxy = newScript(t, reserved("1"), moving, done, reserved("2"), cut(1000), noJobs)
+	logged = whileWorking(t, worker(proxy, time.Second), func(logged []string) bool {
+		return count(logged, "job 2 of t was not reported") > 0
+	})
+	same(t, len(proxy.keys(t, "/1/ack")), 3)
+	same(t, count(logged, "job 1 of t was not reported"), 0)
+
+	// A stop ends the repeats.
+	proxy = newScript(t, reserved("1"), cut(1000), noJobs)
+	whileWorking(t, worker(proxy, 0), func([]string) bool { return len(proxy.keys(t, "/ack")) > 0 })
+}
+
+func TestTheContextEndsWithTheLease(t *testing.T) {
+	nack := settings{"path": "/nack$", "status": 200, "body": settings{"outcome": "retried"}}
+	proxy := newScript(t,
+		reserved("1"), settings{"path": "/1/extend$", "times": 1000, "status": 0}, nack,
+		reserved("2"), problem("/2/extend$", 1000, 503, "nodes_moving"), done, noJobs,
+	)
+	took := map[string]time.Duration{}
+	whileWorking(t, dq.Worker{
+		Client: proxy.client(t), Topics: []string{"t"}, Lease: time.Second,
+		Handler: func(ctx context.Context, job dq.Reserved) (string, error) {
+			started := time.Now()
+			select {
+			case <-ctx.Done():
+			case <-time.After(2500 * time.Millisecond):
+			}
+			took[job.ID] = time.Since(started)
+			return "", ctx.Err()
+		},
+	}, func([]string) bool { return len(proxy.keys(t, "/2/ack")) > 0 })
+	// dq cannot be reached, so the lease ends after a second. While jobs are moved, it does not end.
+	same(t, took["1"] > 900*time.Millisecond && took["1"] < 2*time.Second, true)
+	same(t, took["2"] >= 2500*time.Millisecond, true)
+}
+
+type silentError struct{ text string }
+
+func (e *silentError) Error() string { return e.text }
+
+func TestNoAnswerOfAHandlerPreventsItsReport(t *testing.T) {
+	client, topic := setUp(t)
+	topic = register(t, client, topic+".pull", settings{"mode": "pull", "max_attempts": 1})
+	for _, id := range []string{"huge", "panic", "nil"} {
+		_, err := client.Add(ctx, topic, dq.Job{ID: id, Body: 1})
+		check(t, err)
+	}
+	isDead := func(id string) bool {
+		shown, _ := client.Get(ctx, topic, id)
+		return shown.State == "dead"
+	}
+	logged := whileWorking(t, dq.Worker{
+		Client: client, Topics: []string{topic},
+		Handler: func(_ context.Context, job dq.Reserved) (string, error) {
+			switch job.ID {
+			case "huge":
+				return strings.Repeat("\xff超", 1_000_000), nil
+			case "panic":
+				panic("as the test says")
+			}
+			var none *silentError
+			return "", none
+		},
+	}, func([]string) bool {
+		_, err := client.Get(ctx, topic, "huge")
+		return dq.Code(err) == "not_found" && isDead("panic") && isDead("nil")
+	})
+	same(t, count(logged, "panic: as the test says") > 0 && count(logged, "client_test.go") > 0, true)
+}
+
+func TestAPostHasAKeyAndOneTryIsOneTry(t *testing.T) {
+	_, topic := setUp(t)
+	lossy := connect(t, dq.Config{URL: os.Getenv("DQ_LOSSY_URL")})
+	var added dq.Added
+	job := settings{"id": "1", "body": 1, "delay": "1h"}
+	check(t, lossy.Do(ctx, "POST", "/v1/topics/"+topic+"/jobs", "", job, &added))
+	same(t, added.Outcome, "replaced")
+
+	// A kept connection that breaks does not count as a try, unless there is only one.
+	for retryFor, tries := range map[time.Duration]int{10 * time.Second: 2, -1: 1} {
+		proxy := newScript(t, settings{"path": "/run$", "status": 0})
+		client := connect(t, dq.Config{URL: proxy.url, RetryFor: retryFor})
+		_, err := client.Get(ctx, topic, "1")
+		check(t, err)
+		err = client.Do(ctx, "POST", "/v1/topics/"+topic+"/jobs/1/run", "", nil, nil)
+		same(t, dq.Code(err) == "no_answer", tries == 1)
+		keys := proxy.keys(t, "/run")
+		same(t, len(keys), tries)
+		same(t, keys[0] != "" && keys[0] == keys[tries-1], true)
+	}
+}
+
+type wrapped struct{ http.RoundTripper }
+
+func TestAProgramMayReplaceTheDefaultTransport(t *testing.T) {
+	before := http.DefaultTransport
+	defer func() { http.DefaultTransport = before }()
+	http.DefaultTransport = wrapped{before}
+	_, err := connect(t, dq.Config{}).Get(ctx, "no-such-topic", "1")
+	same(t, dq.Code(err), "not_found")
 }
 
 // example builds and starts a program of the examples, and returns its process and its lines.

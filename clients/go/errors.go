@@ -10,7 +10,7 @@ import (
 type Error struct {
 	// Code is a code of docs/HTTP.md ("Errors"), or one of the client's own codes. "no_answer": there was no complete
 	// answer after all tries, so the change may or may not have happened. "bad_answer": the server that answered is not
-	// dq. "untrusted": the certificate of the server is not trusted.
+	// dq, or the answer cannot be read. "untrusted": the certificate of the server is not trusted.
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 	// Status is the HTTP status, 0 without an answer.

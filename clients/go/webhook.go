@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -29,25 +30,44 @@ type Webhook struct {
 	Tolerance time.Duration
 }
 
-// NewWebhook takes the secrets. While a secret is rotated, give the new one and the old one: a signature of either is
-// enough.
+// NewWebhook takes the secrets. A secret that dq itself would refuse is an error. While a secret is rotated, give the
+// new one and the old one: a signature of either is enough.
 func NewWebhook(secrets ...string) (*Webhook, error) {
 	if len(secrets) == 0 {
 		return nil, errors.New("dq: a webhook needs a secret")
 	}
 	w := &Webhook{Tolerance: 5 * time.Minute}
-	for _, secret := range secrets {
-		key := []byte(secret)
-		if strings.HasPrefix(secret, "whsec_") {
-			var err error
-			encoded := strings.TrimRight(strings.TrimPrefix(secret, "whsec_"), "=")
-			if key, err = base64.RawStdEncoding.DecodeString(encoded); err != nil || len(key) == 0 {
-				return nil, errors.New("dq: after whsec_, a secret has base64")
-			}
+	for i, secret := range secrets {
+		key, err := keyOf(secret)
+		if err != nil {
+			return nil, fmt.Errorf("dq: secret %d %w", i+1, err)
 		}
 		w.keys = append(w.keys, key)
 	}
 	return w, nil
+}
+
+// keyOf returns the key of a secret. An error does not show the secret.
+func keyOf(secret string) ([]byte, error) {
+	if strings.HasPrefix(secret, "whsk_") || strings.HasPrefix(secret, "whpk_") {
+		return nil, errors.New("is a key of an asymmetric signature, which dq does not use")
+	}
+	if !strings.HasPrefix(secret, "whsec_") {
+		if len(secret) < 8 {
+			return nil, fmt.Errorf("has %d bytes, and needs at least 8", len(secret))
+		}
+		return []byte(secret), nil
+	}
+	encoded := strings.TrimRight(strings.TrimPrefix(secret, "whsec_"), "=")
+	key, err := base64.RawStdEncoding.DecodeString(encoded)
+	// The decoder passes over line ends.
+	if err != nil || strings.ContainsAny(encoded, "\r\n") {
+		return nil, errors.New("has no base64 after whsec_")
+	}
+	if len(key) < 24 || len(key) > 64 {
+		return nil, fmt.Errorf("has %d bytes after whsec_, and needs 24 to 64", len(key))
+	}
+	return key, nil
 }
 
 // Verify returns the webhook-id. A repeat has the same webhook-id. The body must have all bytes of the request

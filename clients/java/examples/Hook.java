@@ -6,12 +6,14 @@ import dq.WebhookException;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 final class Hook {
     // DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
-    private static final Webhook WEBHOOK = new Webhook(System.getenv("DQ_WEBHOOK_SECRETS").split(","));
+    private static final Webhook WEBHOOK = new Webhook(
+        Objects.requireNonNull(System.getenv("DQ_WEBHOOK_SECRETS"), "DQ_WEBHOOK_SECRETS is not set").split(","));
     // In real life: a unique key in the database, written together with the effects of the job.
     private static final Set<String> SEEN = ConcurrentHashMap.newKeySet();
 

@@ -5,7 +5,9 @@ import express from 'express';
 import { Webhook, WebhookError } from 'dq-client';
 
 // DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
-const webhook = new Webhook(process.env.DQ_WEBHOOK_SECRETS.split(','));
+const secrets = process.env.DQ_WEBHOOK_SECRETS;
+if (!secrets) throw new Error('DQ_WEBHOOK_SECRETS is not set');
+const webhook = new Webhook(secrets.split(','));
 const seen = new Set();    // in real life: a unique key in the database, written together with the effects of the job
 
 const app = express();

@@ -8,6 +8,8 @@ import { uuid7 } from './uuid.js';
 // The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 2000;
+// How many characters of an answer or a reason dq keeps.
+const TEXT_MAX = 200;
 // The codes of errors about a certificate that is not trusted. Waiting does not help against such an error.
 const UNTRUSTED = /CERT|UNABLE_TO_VERIFY|SELF_SIGNED/;
 
@@ -18,14 +20,17 @@ export class Client {
   #retryForMs;
   #headers;
   #agent;
-  #send;
+  #json;
+  #open;
 
-  constructor({ url, token, timeoutMs = 5000, retryForMs = 10000, tls = {} } = {}) {
+  constructor({ url, token, timeoutMs = 5000, retryForMs = 10000, tls = {}, json = JSON } = {}) {
     this.#base = new URL(url || process.env.DQ_URL || 'http://127.0.0.1:8088');
     const kind = { 'http:': http, 'https:': https }[this.#base.protocol];
     if (!kind) throw new TypeError(`the URL of dq must be http://… or https://…, not ${this.#base}`);
-    this.#send = kind.request;
-    this.#agent = new kind.Agent({ keepAlive: true, ...tls });
+    this.#open = kind.request;
+    // A client that may try only once keeps no connection, so it never sends a request twice.
+    this.#agent = new kind.Agent({ keepAlive: retryForMs > 0, ...tls });
+    this.#json = json;
     this.#timeoutMs = timeoutMs;
     this.#retryForMs = retryForMs;
     this.#headers = { accept: 'application/json', 'user-agent': 'dq-node/0.1' };
@@ -33,13 +38,13 @@ export class Client {
     if (proof) this.#headers.authorization = `Bearer ${proof}`;
   }
 
-  add(topic, body, options = {}) {
-    return this.request('POST', jobsPath(topic), { body: written({ ...options, body }), key: uuid7() });
+  async add(topic, body, options = {}) {
+    return withField('outcome', await this.request('POST', jobsPath(topic), { body: written({ ...options, body }) }));
   }
 
   async addMany(topic, jobs) {
     const body = { jobs: jobs.map(written) };
-    const { results } = await this.request('POST', `${jobsPath(topic)}/batch`, { body, key: uuid7() });
+    const { results } = withField('results', await this.request('POST', `${jobsPath(topic)}/batch`, { body }));
     return results.map((result) => (result.status >= 400 ? DqError.fromAnswer(result.status, result) : result));
   }
 
@@ -56,34 +61,40 @@ export class Client {
   }
 
   async run(topic, id) {
-    await this.request('POST', `${jobPath(topic, id)}/run`, { key: uuid7() });
+    await this.request('POST', `${jobPath(topic, id)}/run`);
   }
 
   async reserve(topics, { max = 1, waitMs = 0, lease, signal } = {}) {
     // The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away, and
     // take a job.
-    const { jobs } = await this.request('POST', '/v1/reserve', {
+    const answer = await this.#send('POST', '/v1/reserve', {
       body: { topics: [topics].flat(), max, wait: `${waitMs}ms`, lease },
       timeoutMs: waitMs + this.#timeoutMs,
       signal,
     });
-    return jobs;
+    return withField('jobs', answer).jobs;
   }
 
   async ack(job, answer) {
-    await this.#report(job, 'ack', { answer });
+    await this.#report(job, 'ack', { answer: cut(answer) });
   }
 
   async nack(job, { reason, delay } = {}) {
-    await this.#report(job, 'nack', { reason, delay });
+    await this.#report(job, 'nack', { reason: cut(reason), delay });
   }
 
   async extend(job, lease) {
     return (await this.#report(job, 'extend', { lease })).until_ms;
   }
 
-  async request(method, path, { body, key, timeoutMs = this.#timeoutMs, signal } = {}) {
-    const text = body === undefined ? undefined : Buffer.from(JSON.stringify(body));
+  async request(method, path, options = {}) {
+    const needsKey = method.toUpperCase() === 'POST' && !options.key;
+    return this.#send(method, path, needsKey ? { ...options, key: uuid7() } : options);
+  }
+
+  /** Makes a request, and adds no key. A reserve needs none, and dq knows a repeated report by its token. */
+  async #send(method, path, { body, key, timeoutMs = this.#timeoutMs, signal }) {
+    const text = body === undefined ? undefined : Buffer.from(this.#json.stringify(body));
     const headers = { ...this.#headers };
     if (text) Object.assign(headers, { 'content-type': 'application/json', 'content-length': text.length });
     if (key) headers['idempotency-key'] = key;
@@ -118,7 +129,7 @@ export class Client {
     const { status, retryAfter } = received;
     let answer;
     try {
-      answer = received.text === '' ? {} : JSON.parse(received.text);
+      answer = received.text === '' ? {} : this.#json.parse(received.text);
     } catch {
       answer = undefined;
     }
@@ -131,7 +142,7 @@ export class Client {
     let timer;
     const exchange = new Promise((resolve, reject) => {
       const { hostname, port, pathname } = this.#base;
-      const request = this.#send({
+      const request = this.#open({
         method, headers, signal, port, agent: this.#agent, path: pathname.replace(/\/$/, '') + path,
         hostname: hostname.replace(/^\[|\]$/g, ''),
       });
@@ -163,11 +174,24 @@ export class Client {
     }
   }
 
-  #report(job, report, fields) {
+  async #report(job, report, fields) {
     if (!job.token) return { until_ms: 0 };
     const path = `${jobPath(job.topic, job.id)}/${report}`;
-    return this.request('POST', path, { body: { token: job.token, ...fields } });
+    return withField('outcome', await this.#send('POST', path, { body: { token: job.token, ...fields } }));
   }
+}
+
+/** Returns an answer that has this field. An answer without it is not one of dq. */
+function withField(name, answer) {
+  if (answer?.[name] === undefined) throw new DqError('bad_answer', `the answer has no field ${name}`, 200);
+  return answer;
+}
+
+/** Returns the part of a text that dq keeps. Characters that UTF-8 cannot write are replaced. */
+function cut(text) {
+  if (text === undefined || text === null) return undefined;
+  // A character has at most two units.
+  return [...Buffer.from(String(text).slice(0, 2 * TEXT_MAX)).toString()].slice(0, TEXT_MAX).join('');
 }
 
 function jobsPath(topic) {

@@ -21,10 +21,11 @@ export interface JobOptions {
 
 export type NewJob = JobOptions & { body: unknown };
 
-/** What a change may give. null: the limit of the topic, or no path or URL. */
+/** What a change may give. null: the limit or the ttr of the topic, or no path or URL. */
 export type JobChange = Pick<JobOptions, 'delay' | 'run_at' | 'priority' | 'headers' | 'tags'> & {
   body?: unknown;
   max_attempts?: number | null;
+  ttr?: Span | null;
   path?: string | null;
   url?: string | null;
 };
@@ -67,15 +68,23 @@ export interface ClientOptions {
   token?: string;
   /** How long one try may take. Default: 5000. */
   timeoutMs?: number;
-  /** How long a request is tried again while dq cannot be reached or cannot do it now. 0: one try. Default: 10000. */
+  /**
+   * How long a request is tried again while dq cannot be reached or cannot do it now. Default: 10000. 0: one try, on a
+   * connection of its own.
+   */
   retryForMs?: number;
   /** Options for TLS connections, such as { ca }. */
   tls?: object;
+  /**
+   * What reads and writes JSON. Default: JSON, which rounds integers beyond 2^53. With a library that keeps them, such
+   * as json-bigint, bodies are exact.
+   */
+  json?: { parse(text: string): any; stringify(value: any): string };
 }
 
 export interface RequestOptions {
   body?: unknown;
-  /** The Idempotency-Key of a POST. */
+  /** The Idempotency-Key of a POST. Default: the client makes one. */
   key?: string;
   timeoutMs?: number;
   signal?: AbortSignal;
@@ -100,13 +109,13 @@ export class Client {
     topics: string | string[],
     options?: { max?: number; waitMs?: number; lease?: Span; signal?: AbortSignal },
   ): Promise<ReservedJob[]>;
-  /** Reports that a reserved job is done. The answer is kept in its record. */
+  /** Reports that a reserved job is done. The first 200 characters of the answer are kept in its record. */
   ack(job: ReservedJob, answer?: string): Promise<void>;
   /** Reports that a reserved job could not be done. It is tried again, or becomes a dead letter. */
   nack(job: ReservedJob, options?: { reason?: string; delay?: Span }): Promise<void>;
   /** Takes more time for a reserved job, and returns until when, in Unix milliseconds. */
   extend(job: ReservedJob, lease?: Span): Promise<number>;
-  /** Makes any request of the API. All routes can be repeated safely if a POST has a key, so all are tried again. */
+  /** Makes any request of the API. The request may be sent again. So a POST without a key gets one. */
   request(method: string, path: string, options?: RequestOptions): Promise<any>;
   /** Closes the connections that are kept. */
   close(): void;
@@ -116,8 +125,8 @@ export class Client {
 export class DqError extends Error {
   /**
    * One of docs/HTTP.md ("Errors"), or one of the client's own: "no_answer" (after all tries there was no complete
-   * answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered) and
-   * "untrusted" (the certificate of the server is not trusted).
+   * answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered, or the answer
+   * cannot be read) and "untrusted" (the certificate of the server is not trusted).
    */
   readonly code: string;
   readonly detail: string;
@@ -138,7 +147,8 @@ export type RequestHeaders =
   | { readonly [name: string]: string | string[] | undefined };
 
 /**
- * Verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md, "Signatures").
+ * Verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md, "Signatures"). A
+ * secret that dq itself would refuse is a TypeError.
  *
  * While a secret is rotated, give the new one and the old one: a signature of either is enough. A request whose
  * timestamp differs by more than toleranceS seconds (default: 300) from this host's clock is refused.
@@ -169,6 +179,8 @@ export interface WorkOptions {
  * If the handler returns, the job is done; a text that it returns is kept in the job's record. If it throws, the job is
  * tried again, or becomes a dead letter. A job may come twice: if this process or dq fails before the report, or if the
  * lease ends. Call work() several times to work on several jobs at a time.
+ *
+ * The promise is rejected with a DqError if waiting does not help, for example if there is no such topic.
  */
 export function work(
   client: Client,

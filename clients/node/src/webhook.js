@@ -10,7 +10,7 @@ export class Webhook {
   #toleranceS;
 
   constructor(secrets, { toleranceS = 300 } = {}) {
-    this.#keys = [secrets].flat().map(keyOf);
+    this.#keys = [secrets].flat().map((secret, i) => keyOf(secret, `secret ${i + 1}`));
     if (this.#keys.length === 0) throw new TypeError('a webhook needs a secret');
     this.#toleranceS = toleranceS;
   }
@@ -42,9 +42,23 @@ function header(headers, name) {
   return String([found?.[1] ?? ''].flat()[0]);
 }
 
-function keyOf(secret) {
-  if (!secret.startsWith('whsec_')) return Buffer.from(secret);
-  const encoded = secret.slice('whsec_'.length);
-  if (!/^[A-Za-z0-9+/]+={0,2}$/.test(encoded)) throw new TypeError('after whsec_, a secret has base64');
-  return Buffer.from(encoded, 'base64');
+/** Returns the key of a secret. An error names the secret, and does not show it. */
+function keyOf(secret, name) {
+  if (/^wh[sp]k_/.test(secret)) {
+    throw new TypeError(`${name} is a key of an asymmetric signature, which dq does not use`);
+  }
+  if (!secret.startsWith('whsec_')) {
+    const key = Buffer.from(secret);
+    if (key.length < 8) throw new TypeError(`${name} has ${key.length} bytes, and needs at least 8`);
+    return key;
+  }
+  const encoded = secret.slice('whsec_'.length).replace(/=+$/, '');
+  if (!/^[A-Za-z0-9+/]*$/.test(encoded) || encoded.length % 4 === 1) {
+    throw new TypeError(`${name} has no base64 after whsec_`);
+  }
+  const key = Buffer.from(encoded, 'base64');
+  if (key.length < 24 || key.length > 64) {
+    throw new TypeError(`${name} has ${key.length} bytes after whsec_, and needs 24 to 64`);
+  }
+  return key;
 }

@@ -75,12 +75,60 @@ async function sink(t, refusals = 0) {
   };
 }
 
+/** A proxy before dq that answers the first requests as the rules say: scripted() of clients/run. */
+async function script(...rules) {
+  const place = `${process.env.DQ_SCRIPTED_URL}/scripts/${randomBytes(8).toString('hex')}`;
+  assert.equal((await fetch(place, { method: 'POST', body: JSON.stringify(rules) })).status, 204);
+  return {
+    url: place.replace('/scripts', ''),
+    /** Returns the requests to paths with this end. */
+    async requests(end) {
+      return (await (await fetch(place)).json()).filter((request) => request.path.endsWith(end));
+    },
+  };
+}
+
+/** Returns a rule that answers a reserve with a job. */
+function reserved(id) {
+  const times = { due_ms: 1, added_ms: 1, lease_until_ms: Date.now() + 60000 };
+  const job = { topic: 't', id, body: id, headers: {}, tags: [], attempt: 1, token: 'AQ', ...times };
+  return { path: '/reserve$', status: 200, body: { jobs: [job] } };
+}
+
+// A worker whose jobs are all done gets this.
+const NO_JOBS = { path: '/reserve$', times: 1000, status: 200, body: { jobs: [] } };
+const DONE = { path: '/ack$', status: 200, body: { outcome: 'done' } };
+const problem = (status, code) => ({ status, body: { status, code, detail: 'as the test says' } });
+
+/** Runs a worker until the condition holds, and returns the lines of its log. */
+async function whileWorking(from, topics, handler, options, condition) {
+  const [stop, logged] = [new AbortController(), []];
+  const log = (message, e) => logged.push(`${message}: ${e?.message}`);
+  const working = work(from, topics, handler, { waitMs: 200, signal: stop.signal, log, ...options });
+  try {
+    await Promise.race([eventually(() => condition(logged)), working]);
+  } finally {
+    stop.abort();
+    await within20s(working, 'the end of the worker');
+  }
+  return logged;
+}
+
 /** Starts a program of the examples, and returns its process and its next line. */
 function program(t, args, environment = {}) {
   const child = spawn(process.execPath, args, { env: { ...process.env, ...environment }, stdio: ['ignore', 'pipe', 'inherit'] });
   t.after(() => child.kill('SIGKILL'));
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   return { child, line: async () => (await within20s(lines.next(), 'a line')).value };
+}
+
+/** Puts the receiver of the examples where Express is, with this package as if it was installed. */
+function express() {
+  const folder = path.join(process.env.DQ_TOOLS, 'node');
+  fs.rmSync(path.join(folder, 'node_modules/dq-client'), { force: true });
+  fs.symlinkSync(path.join(HERE, '..'), path.join(folder, 'node_modules/dq-client'));
+  fs.copyFileSync(path.join(EXAMPLES, 'express.mjs'), path.join(folder, 'express.mjs'));
+  return path.join(folder, 'express.mjs');
 }
 
 const refusal = (promise) => promise.then(() => assert.fail('nothing is thrown'), (e) => {
@@ -178,6 +226,13 @@ test('a server must be trusted', async () => {
   const url = process.env.DQ_TLS_URL;
   const e = await refusal(new Client({ url }).get(topic, '1'));
   assert.deepEqual([e.code, e.isTransient], ['untrusted', false]);
+  // A connection that ends during the handshake says nothing about the certificate.
+  const listener = net.createServer((socket) => socket.destroy()).listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  const closed = `https://127.0.0.1:${listener.address().port}`;
+  const cut = await refusal(new Client({ url: closed, retryForMs: 0 }).get('t', '1'));
+  assert.deepEqual([cut.code, cut.isTransient], ['no_answer', true]);
+  listener.close();
   const trusting = new Client({ url, tls: { ca: fs.readFileSync(process.env.DQ_CA_FILE) } });
   for (const outcome of ['new', 'replaced']) {
     assert.equal((await trusting.add(topic, 1, { id: '1', delay: '1h' })).outcome, outcome);
@@ -245,6 +300,24 @@ test('the table of signatures', () => {
   }
 });
 
+test('a secret that dq refuses is refused', async (t) => {
+  for (const { secrets, error } of JSON.parse(fs.readFileSync(path.join(HERE, '../../secrets.json')))) {
+    let message = null;
+    try {
+      new Webhook(secrets);
+    } catch (e) {
+      assert.ok(e instanceof TypeError);
+      message = e.message;
+    }
+    assert.equal(message, error, String(secrets));
+  }
+  const environment = { ...process.env, DQ_WEBHOOK_SECRETS: '' };
+  const child = spawn(process.execPath, [express(), '0'], { env: environment, stdio: ['ignore', 'ignore', 'pipe'] });
+  t.after(() => child.kill('SIGKILL'));
+  const parts = await within20s(child.stderr.toArray(), 'the end of the receiver');
+  assert.match(Buffer.concat(parts).toString(), /DQ_WEBHOOK_SECRETS is not set/);
+});
+
 test('a job that was removed at its reserve needs no report', async () => {
   const pulled = await register(`${topic}.removed`, { mode: 'pull', on_reserve: 'remove' });
   await client.add(pulled, 1, { id: '1' });
@@ -283,7 +356,9 @@ test('a worker survives errors and an outage', async (t) => {
     while (seen.length < count) await within20s(once(arrival, 'job'), 'a job');
     return seen.at(-1);
   };
-  const impatient = new Client({ retryForMs: 200 });
+  // The worker tries again to extend the lease.
+  const { url } = await script({ path: '/extend$', status: 500, body: '<h1>Error</h1>' });
+  const impatient = new Client({ url, retryForMs: 200 });
   const options = { signal: stop.signal, leaseMs: 1000, log: (message) => logged.push(message) && arrival.emit(message) };
   const working = work(impatient, pulled, handler, options);
   await client.add(pulled, 'once more');
@@ -303,6 +378,94 @@ test('a worker survives errors and an outage', async (t) => {
   impatient.close();
 });
 
+test('a worker goes on after refusals that pass', async () => {
+  const { url, requests } = await script(
+    { path: '/reserve$', status: 403, body: '<h1>Forbidden</h1>' },
+    { path: '/reserve$', ...problem(429, 'too_many_failures') },
+    { path: '/reserve$', status: 200, body: '{"jobs": [' },
+    { path: '/reserve$', status: 200, body: { it: 'works' } },
+    reserved('2'), DONE, NO_JOBS,
+  );
+  const worked = [];
+  const handler = (job) => { worked.push(job.id); };
+  const logged = await whileWorking(
+    new Client({ url, retryForMs: 0 }), 't', handler, {}, async () => (await requests('/ack')).length);
+  assert.deepEqual(worked, ['2']);
+  assert.equal(logged.filter((line) => line.startsWith('no jobs are reserved')).length, 4, String(logged));
+
+  // Somebody may change the mode of the topic back. An abort ends this pause, which is longer.
+  await whileWorking(client, topic, handler, {}, (lines) => lines.some((line) => line.includes('not_pull')));
+  for (const [refused, code] of [[new Client({ token: 'dq_wrong' }), 'unauthorized'], [client, 'unknown_topic']]) {
+    assert.equal((await refusal(work(refused, 'no-such-topic', handler))).code, code);
+  }
+});
+
+test('a worker reports until the lease ends', async () => {
+  // An error that passes does not end the reports.
+  let { url, requests } = await script(
+    reserved('1'), { path: '/ack$', status: 0 }, { path: '/ack$', status: 500, body: '<h1>Error</h1>' }, DONE, NO_JOBS,
+  );
+  let logged = await whileWorking(
+    new Client({ url, retryForMs: 0 }), 't', () => 'done', {}, async () => (await requests('/ack')).length === 3);
+  assert.ok(!logged.some((line) => line.includes('was not reported')), String(logged));
+
+  // While jobs are moved between nodes, no lease ends. Afterwards it does.
+  ({ url, requests } = await script(
+    reserved('1'), { path: '/ack$', times: 2, ...problem(503, 'nodes_moving') }, DONE,
+    reserved('2'), { path: '/ack$', times: 1000, status: 0 }, NO_JOBS,
+  ));
+  const isGivenUp = (id) => (lines) => lines.some((line) => line.includes(`job ${id} of t was not reported`));
+  logged = await whileWorking(new Client({ url, retryForMs: 0 }), 't', () => 'done', { leaseMs: 1000 }, isGivenUp('2'));
+  assert.equal((await requests('/1/ack')).length, 3);
+  assert.ok(!isGivenUp('1')(logged), String(logged));
+
+  // An abort ends the repeats.
+  ({ url, requests } = await script(reserved('1'), { path: '/ack$', times: 1000, status: 0 }, NO_JOBS));
+  await whileWorking(
+    new Client({ url, retryForMs: 0 }), 't', () => 'done', {}, async () => (await requests('/ack')).length);
+});
+
+test('no answer of a handler prevents its report', async () => {
+  const pulled = await register(`${topic}.pull`, { mode: 'pull', max_attempts: 1 });
+  for (const id of ['huge', 'mute', 'generator']) await client.add(pulled, 1, { id });
+  const handler = (job) => {
+    if (job.id === 'mute') throw Object.create(null);
+    return job.id === 'huge' ? '\ud83d😀'.repeat(3e6) : (function* none() { yield 1; })();
+  };
+  const isDead = async (id) => (await client.get(pulled, id))?.state === 'dead';
+  await whileWorking(client, pulled, handler, {}, async () => (
+    (await client.get(pulled, 'huge')) === null && (await isDead('mute')) && isDead('generator')));
+});
+
+test('a POST has a key, and one try is one try', async () => {
+  const lossy = new Client({ url: process.env.DQ_LOSSY_URL });
+  const body = { id: '1', body: 1, delay: '1h' };
+  assert.equal((await lossy.request('POST', `/v1/topics/${topic}/jobs`, { body })).outcome, 'replaced');
+  lossy.close();
+
+  // A kept connection that breaks does not count as a try, unless there is only one.
+  for (const [retryForMs, tries] of [[10000, 2], [0, 1]]) {
+    const { url, requests } = await script({ path: '/run$', status: 0 });
+    const other = new Client({ url, retryForMs });
+    assert.notEqual(await other.get(topic, '1'), null);
+    await other.request('POST', `/v1/topics/${topic}/jobs/1/run`).catch((e) => assert.equal(e.code, 'no_answer'));
+    const keys = (await requests('/run')).map((request) => request.key);
+    assert.deepEqual([keys.length, new Set(keys).size, keys.includes(null)], [tries, 1, false]);
+    other.close();
+  }
+});
+
+test('a library of the caller reads and writes JSON exactly', async () => {
+  // It writes texts of digits as numbers, and reads large integers as texts.
+  const parse = (text) => JSON.parse(text.replace(/([:[,]\s*)(\d{16,})(?=[,}\]])/g, '$1"$2"'));
+  const stringify = (value) => JSON.stringify(value).replace(/"(\d{16,})"/g, '$1');
+  const exact = new Client({ json: { parse, stringify } });
+  await exact.add(topic, { n: '12345678901234567891' }, { id: '1', delay: '1h' });
+  assert.equal((await exact.get(topic, '1')).body.n, '12345678901234567891');
+  assert.equal((await client.get(topic, '1')).body.n, 12345678901234567000);
+  exact.close();
+});
+
 test('the examples work', async (t) => {
   await register('orders', { callback: 'http://127.0.0.1:9/hook' });
   const add = program(t, [path.join(EXAMPLES, 'add.mjs')]);
@@ -319,12 +482,7 @@ test('the examples work', async (t) => {
 });
 
 test('the receiver of the example refuses what is not signed', async (t) => {
-  // Where Express is, and this package as if it was installed.
-  const folder = path.join(process.env.DQ_TOOLS, 'node');
-  fs.rmSync(path.join(folder, 'node_modules/dq-client'), { force: true });
-  fs.symlinkSync(path.join(HERE, '..'), path.join(folder, 'node_modules/dq-client'));
-  fs.copyFileSync(path.join(EXAMPLES, 'express.mjs'), path.join(folder, 'express.mjs'));
-  const hook = program(t, [path.join(folder, 'express.mjs'), '0'], { DQ_WEBHOOK_SECRETS: `${NEW},${OLD}` });
+  const hook = program(t, [express(), '0'], { DQ_WEBHOOK_SECRETS: `${NEW},${OLD}` });
   const port = (await hook.line()).split(' ').at(-1);
   const settings = { callback: `http://127.0.0.1:${port}/hook`, secrets: [OLD], retry: ['1h'] };
   await register(topic, settings);

@@ -1,7 +1,7 @@
 // Compiled only: what the types allow, and what they refuse.
 import { Client, DqError, Webhook, work, type Added, type Job, type ReservedJob } from 'dq-client';
 
-const client = new Client({ url: 'http://h', token: 'dq_', timeoutMs: 1, retryForMs: 1 });
+const client = new Client({ url: 'http://h', token: 'dq_', timeoutMs: 1, retryForMs: 1, json: JSON });
 const added: Added = await client.add('t', { a: 1 }, { delay: 3, run_at: new Date(), priority: 7, on_conflict: 'keep' });
 const results: Array<Added | DqError> = await client.addMany('t', [{ body: 1, ttr: '1m' }]);
 const job: Job | null = await client.get('t', added.id);
@@ -9,6 +9,7 @@ const reserved: ReservedJob[] = await client.reserve(['t'], { max: 3, waitMs: 10
 const until: number = await client.extend(reserved[0], 60);
 const id: string = new Webhook(['a-secret']).verify(new Headers(), new Uint8Array(), { nowS: until });
 new Webhook('a-secret').verify({ 'webhook-id': id, other: ['a'] }, '');
+await client.change('t', id, { ttr: null, delay: '1m' });
 await work(client, 't', (one) => one.body, { signal: new AbortController().signal });
 export { job, results };
 

@@ -27,6 +27,7 @@ class DqClient
     private float $timeout = 3.0;
     /** @var resource|null */
     private $stream = null;
+    private int $process = 0;
     private string $error = '';
 
     /**
@@ -60,6 +61,11 @@ class DqClient
      */
     public function connect()
     {
+        if ($this->process !== getmypid()) {
+            // A child process must not use a connection of its parent.
+            $this->stream = null;
+            $this->process = getmypid();
+        }
         if ($this->stream !== null) {
             return $this->stream;
         }

@@ -6,7 +6,11 @@ require __DIR__ . '/../autoload.php';
 
 // docs: receive
 // DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
-$webhook = new Dq\Webhook(explode(',', getenv('DQ_WEBHOOK_SECRETS')));
+$secrets = getenv('DQ_WEBHOOK_SECRETS');
+if (!$secrets) {
+    throw new RuntimeException('DQ_WEBHOOK_SECRETS is not set');
+}
+$webhook = new Dq\Webhook(explode(',', $secrets));
 $body = file_get_contents('php://input');
 try {
     $webhookId = $webhook->verify(getallheaders(), $body);

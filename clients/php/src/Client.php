@@ -16,6 +16,8 @@ final class Client
     /** The pause before the second try, and the longest one. Each pause is twice as long as the one before it. */
     private const FIRST_PAUSE_S = 0.1;
     private const LONGEST_PAUSE_S = 2.0;
+    /** How many characters of an answer or a reason dq keeps. */
+    private const TEXT_MAX = 200;
 
     private string $url;
     /** @var list<string> */
@@ -23,17 +25,19 @@ final class Client
     private float $timeout;
     private float $retryFor;
     private ?string $caFile;
+    private bool $isExact;
     /** @var \CurlHandle|resource|null */
     private $curl = null;
     private int $process = 0;
 
     /**
      * The URL and the token default to the variables DQ_URL and DQ_TOKEN of the environment, as for the command `dq`.
-     * The options: `timeout` is how many seconds one try may take (5). A request that can safely be repeated is tried
-     * again for `retry_for` seconds (10) while dq cannot be reached or cannot do it now; 0 means one try. `ca_file`
-     * names a file with the authorities to trust, instead of those of the host.
+     * The options: `timeout` is how many seconds one try may take (5). A request is tried again for `retry_for` seconds
+     * (10) while dq cannot be reached or cannot do it now; 0 means one try, on a connection of its own. `ca_file` names
+     * a file with the authorities to trust, instead of those of the host. `exact` (false) gives bodies without a loss:
+     * an object is a stdClass and not an array, and an integer beyond 64 bits is a text of its digits and not a float.
      *
-     * @param array{timeout?: float, retry_for?: float, ca_file?: string} $options
+     * @param array{timeout?: float, retry_for?: float, ca_file?: string, exact?: bool} $options
      */
     public function __construct(?string $url = null, ?string $token = null, array $options = [])
     {
@@ -41,13 +45,14 @@ final class Client
         if (preg_match('#^https?://[^/]#', $url) !== 1) {
             throw new \InvalidArgumentException("the URL of dq must be http://… or https://…, not $url");
         }
-        if ($unknown = array_diff(array_keys($options), ['timeout', 'retry_for', 'ca_file'])) {
+        if ($unknown = array_diff(array_keys($options), ['timeout', 'retry_for', 'ca_file', 'exact'])) {
             throw new \InvalidArgumentException('there is no option ' . implode(', ', $unknown));
         }
         $this->url = rtrim($url, '/');
         $this->timeout = (float) ($options['timeout'] ?? 5);
         $this->retryFor = (float) ($options['retry_for'] ?? 10);
         $this->caFile = $options['ca_file'] ?? null;
+        $this->isExact = $options['exact'] ?? false;
         // Without Expect, curl does not wait for leave to send a long body.
         $this->headers = ['Accept: application/json', 'Expect:', 'User-Agent: dq-php/0.1'];
         $token = $token ?: getenv('DQ_TOKEN');
@@ -65,7 +70,8 @@ final class Client
      */
     public function add(string $topic, $body, array $options = []): array
     {
-        return $this->request('POST', self::jobs($topic), self::written(['body' => $body] + $options), Uuid::v7());
+        $answer = $this->request('POST', self::jobs($topic), self::written(['body' => $body] + $options));
+        return self::withField('outcome', $answer);
     }
 
     /**
@@ -77,7 +83,7 @@ final class Client
     public function addMany(string $topic, array $jobs): array
     {
         $wanted = ['jobs' => array_map([self::class, 'written'], array_values($jobs))];
-        $answer = $this->request('POST', self::jobs($topic) . '/batch', $wanted, Uuid::v7());
+        $answer = self::withField('results', $this->request('POST', self::jobs($topic) . '/batch', $wanted));
         return array_map(static function (array $result) {
             return $result['status'] >= 400 ? DqError::fromAnswer($result['status'], $result) : $result;
         }, $answer['results']);
@@ -96,7 +102,7 @@ final class Client
     /**
      * Changes the given fields of a job.
      *
-     * @param array<string, mixed> $fields of delay, run_at, body, priority, max_attempts, headers, tags, path, url
+     * @param array<string, mixed> $fields of delay, run_at, body, priority, max_attempts, ttr, headers, tags, path, url
      * @return array<string, mixed>
      */
     public function change(string $topic, string $id, array $fields): array
@@ -113,7 +119,7 @@ final class Client
     /** Delivers a delayed job now. */
     public function run(string $topic, string $id): void
     {
-        $this->request('POST', self::job($topic, $id) . '/run', null, Uuid::v7());
+        $this->request('POST', self::job($topic, $id) . '/run');
     }
 
     /**
@@ -130,14 +136,14 @@ final class Client
             $wanted['lease'] = self::span($lease);
         }
         // Without a key: a client that goes away while it waits must take no job with it.
-        $answer = $this->request('POST', '/v1/reserve', $wanted, null, $wait + $this->timeout);
-        return array_map(static fn (array $job) => new ReservedJob($job), $answer['jobs']);
+        $answer = $this->send('POST', '/v1/reserve', $wanted, null, $wait + $this->timeout);
+        return array_map(static fn (array $job) => new ReservedJob($job), self::withField('jobs', $answer)['jobs']);
     }
 
-    /** Reports that a reserved job is done. $answer is kept in its record. */
+    /** Reports that a reserved job is done. The first 200 characters of $answer are kept in its record. */
     public function ack(ReservedJob $job, ?string $answer = null): void
     {
-        $this->report($job, 'ack', ['answer' => $answer]);
+        $this->report($job, 'ack', ['answer' => self::cut($answer)]);
     }
 
     /**
@@ -147,7 +153,7 @@ final class Client
      */
     public function nack(ReservedJob $job, ?string $reason = null, $delay = null): void
     {
-        $this->report($job, 'nack', ['reason' => $reason, 'delay' => self::span($delay)]);
+        $this->report($job, 'nack', ['reason' => self::cut($reason), 'delay' => self::span($delay)]);
     }
 
     /**
@@ -157,24 +163,38 @@ final class Client
      */
     public function extend(ReservedJob $job, $lease = null): int
     {
-        return $this->report($job, 'extend', ['lease' => self::span($lease)])['until_ms'];
+        $job->leaseUntilMs = $this->report($job, 'extend', ['lease' => self::span($lease)])['until_ms'];
+        return $job->leaseUntilMs;
     }
 
     /**
      * Makes any request of the API, such as request('PUT', '/v1/topics/orders', [...]).
      *
-     * All routes can be repeated safely if a POST has a key (Idempotency-Key), so all are tried again.
+     * The request may be sent again. So a POST without a key (Idempotency-Key) gets one.
      *
      * @param mixed $body
      * @return array<string, mixed>
      */
     public function request(string $method, string $path, $body = null, ?string $key = null, ?float $timeout = null): array
     {
+        if ($method === 'POST' && $key === null) {
+            $key = Uuid::v7();
+        }
+        return $this->send($method, $path, $body, $key, $timeout ?? $this->timeout);
+    }
+
+    /**
+     * Makes a request, and adds no key. A reserve needs none, and dq knows a repeated report by its token.
+     *
+     * @param mixed $body
+     * @return array<string, mixed>
+     */
+    private function send(string $method, string $path, $body, ?string $key, float $timeout): array
+    {
         $headers = $this->headers;
         $text = null;
         if ($body !== null) {
-            $flags = JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES | JSON_PRESERVE_ZERO_FRACTION | JSON_THROW_ON_ERROR;
-            $text = json_encode($body, $flags);
+            $text = Json::write($body);
             $headers[] = 'Content-Type: application/json';
         }
         if ($key !== null) {
@@ -182,7 +202,7 @@ final class Client
         }
         $started = microtime(true);
         for ($pause = self::FIRST_PAUSE_S;; $pause = min($pause * 2, self::LONGEST_PAUSE_S)) {
-            [$answer, $error, $retryAfter] = $this->try($method, $path, $text, $headers, $timeout ?? $this->timeout);
+            [$answer, $error, $retryAfter] = $this->try($method, $path, $text, $headers, $timeout);
             if ($error === null) {
                 return $answer;
             }
@@ -218,6 +238,8 @@ final class Client
             CURLOPT_HTTPHEADER => $headers,
             CURLOPT_RETURNTRANSFER => true,
             CURLOPT_NOSIGNAL => true,
+            // A client that may try only once keeps no connection, so it never sends a request twice.
+            CURLOPT_FORBID_REUSE => $this->retryFor <= 0,
             CURLOPT_CONNECTTIMEOUT_MS => (int) ($this->timeout * 1000),
             CURLOPT_TIMEOUT_MS => (int) ($timeout * 1000),
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
@@ -240,7 +262,7 @@ final class Client
             return [[], new DqError($code, "$method $path: " . curl_error($this->curl)), 0];
         }
         $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
-        $answer = $received === '' ? [] : json_decode($received, true);
+        $answer = $received === '' ? [] : Json::read($received, $this->isExact);
         $isGood = $status < 300 && is_array($answer);
         return $isGood ? [$answer, null, 0] : [[], DqError::fromAnswer($status, $answer), $retryAfter];
     }
@@ -268,7 +290,35 @@ final class Client
             return ['until_ms' => 0];
         }
         $fields = array_filter($fields, static fn ($value) => $value !== null);
-        return $this->request('POST', self::job($job->topic, $job->id) . "/$report", ['token' => $job->token] + $fields);
+        $path = self::job($job->topic, $job->id) . "/$report";
+        $answer = $this->send('POST', $path, ['token' => $job->token] + $fields, null, $this->timeout);
+        return self::withField('outcome', $answer);
+    }
+
+    /**
+     * Returns an answer that has this field. An answer without it is not one of dq.
+     *
+     * @param array<string, mixed> $answer
+     * @return array<string, mixed>
+     */
+    private static function withField(string $name, array $answer): array
+    {
+        if (!isset($answer[$name])) {
+            throw new DqError('bad_answer', "the answer has no field $name", 200);
+        }
+        return $answer;
+    }
+
+    /** Returns the part of a text that dq keeps. Bytes that are not UTF-8 are replaced. */
+    private static function cut(?string $text): ?string
+    {
+        if ($text === null) {
+            return null;
+        }
+        // A character has at most four bytes.
+        $text = json_decode((string) json_encode(substr($text, 0, 4 * self::TEXT_MAX), JSON_INVALID_UTF8_SUBSTITUTE));
+        preg_match('/^.{0,' . self::TEXT_MAX . '}/su', $text, $found);
+        return $found[0];
     }
 
     private static function jobs(string $topic): string

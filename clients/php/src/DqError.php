@@ -8,8 +8,8 @@ namespace Dq;
  * A request was refused, or no answer came.
  *
  * $errorCode is one of docs/HTTP.md ("Errors"), or one of the client's own: "no_answer" (after all tries there was no
- * complete answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered) and
- * "untrusted" (the certificate of the server is not trusted).
+ * complete answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered, or the
+ * answer cannot be read) and "untrusted" (the certificate of the server is not trusted).
  * $status is the HTTP status, 0 without an answer. $field names the wrong field, if there is one.
  */
 final class DqError extends \RuntimeException

@@ -20,6 +20,7 @@ final class ReservedJob
     public int $addedMs;
     /** Null if the topic says on_reserve = "remove": the job is done then, and nothing is reported. */
     public ?string $token;
+    /** By the clock of dq. Client::extend() changes it. */
     public int $leaseUntilMs;
 
     /** @param array<string, mixed> $job */

@@ -5,7 +5,8 @@ declare(strict_types=1);
 namespace Dq;
 
 /**
- * Verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md, "Signatures").
+ * Verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md, "Signatures"). A
+ * secret that dq itself would refuse is an InvalidArgumentException.
  *
  * While a secret is rotated, give the new one and the old one: a signature of either is enough. A request whose
  * timestamp differs by more than $tolerance seconds from this host's clock is refused.
@@ -19,8 +20,8 @@ final class Webhook
     /** @param string|list<string> $secrets */
     public function __construct($secrets, int $tolerance = 300)
     {
-        foreach ((array) $secrets as $secret) {
-            $this->keys[] = self::key($secret);
+        foreach (array_values((array) $secrets) as $i => $secret) {
+            $this->keys[] = self::key($secret, 'secret ' . ($i + 1));
         }
         if ($this->keys === []) {
             throw new \InvalidArgumentException('a webhook needs a secret');
@@ -66,14 +67,27 @@ final class Webhook
         return $id;
     }
 
-    private static function key(string $secret): string
+    /** Returns the key of a secret. An error names the secret, and does not show it. */
+    private static function key(string $secret, string $name): string
     {
+        if (preg_match('/^wh[sp]k_/', $secret) === 1) {
+            throw new \InvalidArgumentException("$name is a key of an asymmetric signature, which dq does not use");
+        }
         if (strpos($secret, 'whsec_') !== 0) {
+            if (strlen($secret) < 8) {
+                throw new \InvalidArgumentException("$name has " . strlen($secret) . ' bytes, and needs at least 8');
+            }
             return $secret;
         }
-        $key = base64_decode(substr($secret, 6), true);
-        if ($key === false || $key === '') {
-            throw new \InvalidArgumentException('after whsec_, a secret has base64');
+        $encoded = rtrim((string) substr($secret, strlen('whsec_')), '=');
+        // The decoder passes over white space.
+        $key = preg_match('#^[A-Za-z0-9+/]*$#D', $encoded) === 1 ? base64_decode($encoded, true) : false;
+        if ($key === false) {
+            throw new \InvalidArgumentException("$name has no base64 after whsec_");
+        }
+        $length = strlen($key);
+        if ($length < 24 || $length > 64) {
+            throw new \InvalidArgumentException("$name has $length bytes after whsec_, and needs 24 to 64");
         }
         return $key;
     }

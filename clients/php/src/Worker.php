@@ -14,6 +14,12 @@ namespace Dq;
  */
 final class Worker
 {
+    /** How long to wait before the next try, and how long if somebody must change the topic first. */
+    private const PAUSE_S = 1;
+    private const LONG_PAUSE_S = 10;
+    /** How long after a move of jobs between nodes no lease ends (docs/PULL.md). */
+    private const MOVE_GRACE_S = 10;
+
     private Client $client;
     /** @var string|list<string> */
     private $topics;
@@ -38,18 +44,25 @@ final class Worker
         $this->lease = $lease;
     }
 
-    /** Works until stop() is called. */
+    /**
+     * Works until stop() is called.
+     *
+     * @throws DqError if waiting does not help, for example if there is no such topic
+     */
     public function run(): void
     {
         while (!$this->isStopped) {
             try {
                 $jobs = $this->client->reserve($this->topics, $this->wait, 1, $this->lease);
             } catch (DqError $e) {
-                if (!$e->isTransient()) {
+                // With not_pull, the topic is held, or somebody has changed its mode.
+                $isNotPulled = $e->errorCode === 'not_pull';
+                if (!$isNotPulled && !self::isPassing($e)) {
                     throw $e;
                 }
                 error_log("no jobs are reserved: {$e->getMessage()}");
-                sleep(1);
+                // A signal ends the pause.
+                sleep($isNotPulled ? self::LONG_PAUSE_S : self::PAUSE_S);
                 continue;
             }
             foreach ($jobs as $job) {
@@ -67,19 +80,43 @@ final class Worker
     private function workOn(ReservedJob $job): void
     {
         try {
-            try {
-                $answer = ($this->handler)($job);
-            } catch (\Throwable $e) {
-                error_log("job $job->id of $job->topic failed: $e");
-                $text = get_class($e) . ': ' . $e->getMessage();
-                $isText = preg_match('/^.{0,200}/su', $text, $cut) === 1;
-                $this->client->nack($job, $isText ? $cut[0] : get_class($e));
-                return;
+            $answer = ($this->handler)($job);
+            if ($answer instanceof \Generator) {
+                throw new \TypeError('the function returned a generator, so its code has not run');
             }
-            $this->client->ack($job, is_string($answer) ? $answer : null);
-        } catch (DqError | \JsonException $e) {
-            // The lease ends by itself, and the job comes again.
-            error_log("the outcome of job $job->id of $job->topic was not reported: {$e->getMessage()}");
+        } catch (\Throwable $e) {
+            error_log("job $job->id of $job->topic failed: $e");
+            $reason = get_class($e) . ': ' . $e->getMessage();
+            $this->reportOutcome($job, fn () => $this->client->nack($job, $reason));
+            return;
         }
+        $this->reportOutcome($job, fn () => $this->client->ack($job, is_string($answer) ? $answer : null));
+    }
+
+    /** Reports an outcome. It repeats the report while that may help, unless the worker is told to stop. */
+    private function reportOutcome(ReservedJob $job, callable $report): void
+    {
+        for ($end = $job->leaseUntilMs / 1000;; sleep(self::PAUSE_S)) {
+            try {
+                $report();
+                return;
+            } catch (DqError $e) {
+                if ($e->errorCode === 'nodes_moving') {
+                    $end = max($end, microtime(true) + self::MOVE_GRACE_S);
+                }
+                if ($this->isStopped || !self::isPassing($e) || microtime(true) >= $end) {
+                    // The lease ends by itself, and the job comes again.
+                    error_log("the outcome of job $job->id of $job->topic was not reported: {$e->getMessage()}");
+                    return;
+                }
+                error_log("the outcome of job $job->id of $job->topic is reported again: {$e->getMessage()}");
+            }
+        }
+    }
+
+    /** Whether the same request may succeed later. Errors that a proxy before dq can cause are passing. */
+    private static function isPassing(DqError $e): bool
+    {
+        return $e->isTransient() || $e->errorCode === 'bad_answer' || $e->status === 429 || $e->status >= 500;
     }
 }

@@ -60,6 +60,65 @@ function control(string $path): void
     file_get_contents(getenv('DQ_CONTROL_URL') . $path, false, $context);
 }
 
+/** A proxy before dq that answers the first requests as the rules say: scripted() of clients/run. */
+final class Script
+{
+    private string $place;
+    public string $url;
+
+    public function __construct(array ...$rules)
+    {
+        $name = bin2hex(random_bytes(8));
+        $this->place = getenv('DQ_SCRIPTED_URL') . "/scripts/$name";
+        $this->url = getenv('DQ_SCRIPTED_URL') . "/$name";
+        $http = ['method' => 'POST', 'content' => json_encode($rules), 'header' => 'Content-Type: application/json'];
+        $context = stream_context_create(['http' => $http]);
+        file_get_contents($this->place, false, $context);
+    }
+
+    /** Returns the requests to paths with this end. */
+    public function requests(string $end): array
+    {
+        $requests = json_decode(file_get_contents($this->place), true);
+        return array_values(array_filter($requests, static fn ($one) => substr($one['path'], -strlen($end)) === $end));
+    }
+
+    /** Returns a rule that answers a reserve with a job. */
+    public static function reserved(string $id, int $leaseMs = 60000): array
+    {
+        $job = ['topic' => 't', 'id' => $id, 'body' => $id, 'headers' => new stdClass(), 'tags' => [], 'attempt' => 1,
+            'due_ms' => 1, 'added_ms' => 1, 'token' => 'AQ'];
+        $job['lease_until_ms'] = (int) (microtime(true) * 1000) + $leaseMs;
+        return ['path' => '/reserve$', 'status' => 200, 'body' => ['jobs' => [$job]]];
+    }
+
+    public static function done(): array
+    {
+        return ['path' => '/ack$', 'status' => 200, 'body' => ['outcome' => 'done']];
+    }
+
+    public static function problem(string $path, int $status, string $code): array
+    {
+        $body = ['status' => $status, 'code' => $code, 'detail' => 'as the test says'];
+        return ['path' => $path, 'status' => $status, 'body' => $body];
+    }
+}
+
+/** Runs a worker until it stops, and returns its log. */
+function logOf(callable $run): string
+{
+    $log = tempnam(sys_get_temp_dir(), 'dq');
+    $before = ini_set('error_log', $log);
+    try {
+        $run();
+    } finally {
+        ini_set('error_log', (string) $before);
+        $logged = file_get_contents($log);
+        unlink($log);
+    }
+    return $logged;
+}
+
 /** A receiver: each next() takes one callback and answers it. */
 final class Sink
 {
@@ -233,6 +292,17 @@ final class Tests
         $url = getenv('DQ_TLS_URL');
         $e = refusal(fn () => (new Client($url))->get($this->topic, '1'));
         same(['untrusted', false], [$e->errorCode, $e->isTransient()]);
+        // A connection that ends during the handshake says nothing about the certificate.
+        $listener = stream_socket_server('tcp://127.0.0.1:0');
+        $child = pcntl_fork();
+        if ($child === 0) {
+            fclose(stream_socket_accept($listener, 20));
+            posix_kill(getmypid(), SIGKILL);
+        }
+        $closing = new Client('https://' . stream_socket_get_name($listener, false), null, ['retry_for' => 0]);
+        $e = refusal(fn () => $closing->get($this->topic, '1'));
+        pcntl_waitpid($child, $status);
+        same(['no_answer', true], [$e->errorCode, $e->isTransient()]);
         $trusting = new Client($url, null, ['ca_file' => getenv('DQ_CA_FILE')]);
         foreach (['new', 'replaced'] as $outcome) {
             same($outcome, $trusting->add($this->topic, 1, ['id' => '1', 'delay' => '1h'])['outcome']);
@@ -307,6 +377,22 @@ final class Tests
         }
     }
 
+    public function aSecretThatDqRefusesIsRefused(): void
+    {
+        foreach (json_decode(file_get_contents(__DIR__ . '/../../secrets.json'), true) as $case) {
+            $message = null;
+            try {
+                new Webhook($case['secrets']);
+            } catch (InvalidArgumentException $e) {
+                $message = $e->getMessage();
+            }
+            same($case['error'], $message, json_encode($case));
+        }
+        $hook = new Program([PHP_BINARY, __DIR__ . '/../examples/hook.php']);
+        $hook->line('DQ_WEBHOOK_SECRETS is not set');
+        $hook->end();
+    }
+
     public function aJobIsReservedAndReported(): void
     {
         $topic = $this->topic("$this->topic.pull", ['mode' => 'pull']);
@@ -316,7 +402,9 @@ final class Tests
         $this->client->run($topic, '1');
         [$job] = $this->client->reserve([$topic], 10, 1, '1m');
         same(['1', ['a' => 1], ['x-shop' => '7'], ['t'], 1], [$job->id, $job->body, $job->headers, $job->tags, $job->attempt]);
-        isTrue($this->client->extend($job, '5m') > $job->leaseUntilMs, 'the lease is longer');
+        $untilMs = $job->leaseUntilMs;
+        same($this->client->extend($job, '5m'), $job->leaseUntilMs);
+        isTrue($job->leaseUntilMs > $untilMs, 'the lease is longer');
         $this->client->nack($job, 'not yet', 0);
         [$job] = $this->client->reserve($topic, 10);
         same(2, $job->attempt);
@@ -354,23 +442,138 @@ final class Tests
             }
             return 'worked';
         };
-        $worker = new Dq\Worker(new Client(null, null, ['retry_for' => 0.2]), $topic, $handler, 1, '2s');
-        $log = tempnam(sys_get_temp_dir(), 'dq');
-        $before = ini_set('error_log', $log);
-        try {
-            $worker->run();
-        } finally {
-            ini_set('error_log', (string) $before);
-            $logged = file_get_contents($log);
-            unlink($log);
-        }
-        // The outcome of the second attempt was not reported, so the job may come once more.
-        same([['once more', 1], ['once more', 2], ['last', 1]], array_slice(array_values(array_filter($seen, static function ($one) {
-            return $one !== ['once more', 3];
-        })), 0, 3));
-        foreach (['RuntimeException: 超', 'no jobs are reserved', 'was not reported'] as $text) {
+        $worker = new Dq\Worker(new Client(null, null, ['retry_for' => 0.2]), $topic, $handler, 1, '1m');
+        $logged = logOf([$worker, 'run']);
+        // The outcome of the second attempt is reported when dq is back.
+        same([['once more', 1], ['once more', 2], ['last', 1]], $seen);
+        foreach (['RuntimeException: 超', 'is reported again'] as $text) {
             isTrue(strpos($logged, $text) !== false, "the log says: $text\n$logged");
         }
+    }
+
+    public function aWorkerGoesOnAfterRefusalsThatPass(): void
+    {
+        $script = new Script(
+            Script::problem('/reserve$', 409, 'not_pull'),
+            ['path' => '/reserve$', 'status' => 403, 'body' => '<h1>Forbidden</h1>'],
+            Script::problem('/reserve$', 429, 'too_many_failures'),
+            // PHP reads no half of a pair.
+            ['path' => '/reserve$', 'status' => 200, 'body' => '{"jobs": [{"body": "\ud83d"}]}'],
+            ['path' => '/reserve$', 'status' => 200, 'body' => ['it' => 'works']],
+            Script::reserved('2'),
+            Script::done()
+        );
+        $seen = [];
+        $handler = static function ($job) use (&$worker, &$seen): void {
+            $seen[] = $job->id;
+            $worker->stop();
+        };
+        $worker = new Dq\Worker(new Client($script->url, null, ['retry_for' => 0]), 't', $handler, 0.2);
+        // A signal ends the longer pause after not_pull.
+        pcntl_async_signals(true);
+        pcntl_signal(SIGALRM, static function (): void {
+        });
+        pcntl_alarm(2);
+        $started = microtime(true);
+        $logged = logOf([$worker, 'run']);
+        pcntl_signal(SIGALRM, SIG_DFL);
+        isTrue(microtime(true) - $started < 9, 'the signal ends the pause');
+        same(['2'], $seen);
+        same(5, substr_count($logged, 'no jobs are reserved'), $logged);
+        same(1, count($script->requests('/ack')));
+
+        $wrong = new Client(null, 'dq_wrong');
+        foreach (['unauthorized' => $wrong, 'unknown_topic' => $this->client] as $code => $client) {
+            same($code, refusal(fn () => (new Dq\Worker($client, 'no-such-topic', $handler))->run())->errorCode);
+        }
+    }
+
+    public function aWorkerReportsUntilTheLeaseEnds(): void
+    {
+        $cut = ['path' => '/ack$', 'status' => 0];
+        $moving = Script::problem('/ack$', 503, 'nodes_moving') + ['times' => 2];
+        $script = new Script(
+            // An error that passes does not end the reports.
+            Script::reserved('1'), $cut, ['path' => '/ack$', 'status' => 500, 'body' => '<h1>Error</h1>'],
+            Script::done(),
+            // While jobs are moved between nodes, no lease ends. Afterwards it does.
+            Script::reserved('2', 0), $moving, Script::done(),
+            Script::reserved('3', 7000), ['path' => '/3/ack$', 'times' => 1000] + $cut,
+            // A stop ends the repeats.
+            Script::reserved('4'), ['path' => '/4/ack$', 'times' => 1000] + $cut
+        );
+        $handler = static function ($job) use (&$worker): string {
+            if ($job->id === '4') {
+                $worker->stop();
+            }
+            return 'done';
+        };
+        $worker = new Dq\Worker(new Client($script->url, null, ['retry_for' => 0]), 't', $handler, 0.2);
+        $logged = logOf([$worker, 'run']);
+        same([3, 3], [count($script->requests('/1/ack')), count($script->requests('/2/ack'))], $logged);
+        same(1, count($script->requests('/4/ack')));
+        isTrue(strpos($logged, 'job 3 of t is reported again') !== false, $logged);
+        foreach ([1 => false, 2 => false, 3 => true, 4 => true] as $id => $isThere) {
+            $text = "job $id of t was not reported";
+            same($isThere, strpos($logged, $text) !== false, "$text: $logged");
+        }
+    }
+
+    public function noAnswerOfAFunctionPreventsItsReport(): void
+    {
+        $topic = $this->topic("$this->topic.pull", ['mode' => 'pull', 'max_attempts' => 1]);
+        foreach (['huge', 'generator', 'last'] as $id) {
+            $this->client->add($topic, 1, ['id' => $id]);
+        }
+        $generator = (static function () {
+            yield 1;
+        })();
+        $handler = static function ($job) use (&$worker, $generator) {
+            if ($job->id === 'last') {
+                $worker->stop();
+            }
+            return $job->id === 'generator' ? $generator : str_repeat("\xff超", 1000000);
+        };
+        $worker = new Dq\Worker($this->client, $topic, $handler);
+        logOf([$worker, 'run']);
+        same([null, null], [$this->client->get($topic, 'huge'), $this->client->get($topic, 'last')]);
+        same('dead', $this->client->get($topic, 'generator')['state']);
+    }
+
+    public function aPostHasAKeyAndOneTryIsOneTry(): void
+    {
+        $lossy = new Client(getenv('DQ_LOSSY_URL'));
+        $body = ['id' => '1', 'body' => 1, 'delay' => '1h'];
+        same('replaced', $lossy->request('POST', "/v1/topics/$this->topic/jobs", $body)['outcome']);
+
+        // A kept connection that breaks does not count as a try, unless there is only one.
+        foreach ([[10, 2], [0, 1]] as [$retryFor, $tries]) {
+            $script = new Script(['path' => '/run$', 'status' => 0]);
+            $client = new Client($script->url, null, ['retry_for' => $retryFor]);
+            isTrue($client->get($this->topic, '1') !== null, 'the job is there');
+            $call = fn () => $client->request('POST', "/v1/topics/$this->topic/jobs/1/run");
+            if ($tries === 1) {
+                same('no_answer', refusal($call)->errorCode);
+            } else {
+                $call();
+            }
+            $keys = array_column($script->requests('/run'), 'key');
+            same([$tries, 1], [count($keys), count(array_unique(array_filter($keys)))]);
+        }
+    }
+
+    public function bodiesAreExactIfTheCallerWantsIt(): void
+    {
+        $body = '{"n":12345678901234567891,"o":{},"l":[]}';
+        $text = '{"id":"1","delay":"1h","body":' . $body . ',"tags":["t"],"headers":{"x-a":"b"}}';
+        $headers = ['Authorization: Bearer ' . getenv('DQ_TOKEN'), 'Content-Type: application/json'];
+        $context = stream_context_create(['http' => ['method' => 'POST', 'content' => $text, 'header' => $headers]]);
+        file_get_contents(getenv('DQ_URL') . "/v1/topics/$this->topic/jobs", false, $context);
+        $job = (new Client(null, null, ['exact' => true]))->get($this->topic, '1');
+        same(['12345678901234567891', []], [$job['body']->n, $job['body']->l]);
+        isTrue($job['body']->o instanceof stdClass, 'an object without fields is an object');
+        same([['t'], ['x-a' => 'b']], [$job['tags'], $job['headers']]);
+        same([], $this->client->get($this->topic, '1')['body']['o']);
     }
 
     public function theExamplesWork(): void
@@ -453,6 +656,18 @@ final class Tests
         same(true, $client->add($this->topic, $data), $client->lastError());
         control('/stop');
         control('/start');
+        same(true, $client->add($this->topic, $data), $client->lastError());
+
+        // A child has a connection of its own.
+        $name = stream_socket_get_name($client->connect(), false);
+        $child = pcntl_fork();
+        if ($child === 0) {
+            $isOwn = stream_socket_get_name($client->connect(), false) !== $name;
+            posix_kill(getmypid(), $isOwn ? SIGTERM : SIGKILL);
+        }
+        pcntl_waitpid($child, $status);
+        same(SIGTERM, pcntl_wtermsig($status));
+        same($name, stream_socket_get_name($client->connect(), false));
         same(true, $client->add($this->topic, $data), $client->lastError());
 
         $listener = stream_socket_server('tcp://127.0.0.1:0');    // it accepts, and never answers

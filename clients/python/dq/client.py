@@ -24,13 +24,16 @@ log = logging.getLogger("dq")
 # The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
+# How many characters of an answer or a reason dq keeps.
+TEXT_MAX = 200
+
 
 class Client:
     """A client of dq over HTTP, for any number of threads. Each thread keeps one connection.
 
     url and token default to the variables DQ_URL and DQ_TOKEN of the environment, as for the command `dq`. timeout is
-    how many seconds to wait for a connection, and for an answer to go on. A request that can safely be repeated is
-    tried again for retry_for seconds while dq cannot be reached or cannot do it now; 0 means one try.
+    how many seconds to wait for a connection, and for an answer to go on. A request is tried again for retry_for
+    seconds while dq cannot be reached or cannot do it now; 0 means one try, on a connection of its own.
     """
 
     def __init__(
@@ -52,14 +55,13 @@ class Client:
 
     def add(self, topic: str, body: Any, **options: "Unpack[JobOptions]") -> Added:
         """Stores a job. The options are the other fields of NewJob, such as id, delay and tags."""
-        answer = self.request("POST", _jobs(topic), NewJob(body, **options).to_json(), key=uuid7())
-        return _added(answer)
+        return _added(self.request("POST", _jobs(topic), NewJob(body, **options).to_json()))
 
     def add_many(self, topic: str, jobs: Iterable[NewJob]) -> List[Union[Added, DqError]]:
         """Stores up to 10,000 jobs, and returns for each of them how it was stored, or why not."""
         wanted = {"jobs": [job.to_json() for job in jobs]}
-        answer = self.request("POST", f"{_jobs(topic)}/batch", wanted, key=uuid7())
-        return [_problem(r["status"], r) if r["status"] >= 400 else _added(r) for r in answer["results"]]
+        results = _with_field("results", self.request("POST", f"{_jobs(topic)}/batch", wanted))["results"]
+        return [_problem(r["status"], r) if r["status"] >= 400 else _added(r) for r in results]
 
     def get(self, topic: str, id: str) -> Optional[Job]:
         """Returns a pending job or the latest dead letter of this id, or None."""
@@ -69,8 +71,11 @@ class Client:
         return Job(topic, id, answer.get("state"), answer.get("body"), answer)
 
     def change(self, topic: str, id: str, **fields: Any) -> Dict[str, Any]:
-        """Changes the given fields of a job: delay, run_at, body, priority, max_attempts, headers, tags, path, url."""
-        written = {"delay": span, "run_at": moment}
+        """Changes the given fields of a job.
+
+        They are delay, run_at, body, priority, max_attempts, ttr, headers, tags, path and url.
+        """
+        written: Dict[str, Callable[[Any], Any]] = {"delay": span, "ttr": span, "run_at": moment}
         fields = {name: written[name](v) if name in written else v for name, v in fields.items()}
         changed: Dict[str, Any] = self.request("PATCH", _job(topic, id), fields)
         return changed
@@ -81,7 +86,7 @@ class Client:
 
     def run(self, topic: str, id: str) -> None:
         """Delivers a delayed job now."""
-        self.request("POST", f"{_job(topic, id)}/run", key=uuid7())
+        self.request("POST", f"{_job(topic, id)}/run")
 
     def reserve(
         self, topics: Union[str, Sequence[str]], *, max: int = 1, wait: float = 0, lease: Optional[Span] = None
@@ -93,16 +98,16 @@ class Client:
             wanted["lease"] = span(lease)
         # The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away, and
         # take a job.
-        answer = self.request("POST", "/v1/reserve", wanted, timeout=wait + self._timeout)
-        return [ReservedJob(**{name: job.get(name) for name in ReservedJob.__annotations__}) for job in answer["jobs"]]
+        jobs = _with_field("jobs", self._send("POST", "/v1/reserve", wanted, timeout=wait + self._timeout))["jobs"]
+        return [ReservedJob(**{name: job.get(name) for name in ReservedJob.__annotations__}) for job in jobs]
 
     def ack(self, job: ReservedJob, answer: Optional[str] = None) -> None:
-        """Reports that a reserved job is done."""
-        self._report(job, "ack", answer=answer)
+        """Reports that a reserved job is done. The first 200 characters of the answer are kept in its record."""
+        self._report(job, "ack", answer=_cut(answer))
 
     def nack(self, job: ReservedJob, *, delay: Optional[Span] = None, reason: Optional[str] = None) -> None:
         """Reports that a reserved job could not be done. It is tried again, or becomes a dead letter."""
-        self._report(job, "nack", delay=span(delay), reason=reason)
+        self._report(job, "nack", delay=span(delay), reason=_cut(reason))
 
     def extend(self, job: ReservedJob, lease: Optional[Span] = None) -> int:
         """Takes more time for a reserved job, and returns until when, in Unix milliseconds."""
@@ -114,8 +119,16 @@ class Client:
     ) -> Any:
         """Makes any request of the API, such as request("PUT", "/v1/topics/orders", {...}).
 
-        All routes can be repeated safely if a POST has a key (Idempotency-Key), so all are tried again.
+        The request may be sent again. So a POST without a key (Idempotency-Key) gets one.
         """
+        if method == "POST" and key is None:
+            key = uuid7()
+        return self._send(method, path, body, key=key, timeout=timeout)
+
+    def _send(
+        self, method: str, path: str, body: Any = None, *, key: Optional[str] = None, timeout: Optional[float] = None
+    ) -> Any:
+        """Makes a request, and adds no key. A reserve needs none, and dq knows a repeated report by its token."""
         headers = dict(self._headers)
         data = None
         if body is not None:
@@ -164,17 +177,19 @@ class Client:
         except (ConnectionError, http.client.BadStatusLine) as e:
             if was_kept:
                 # dq closes idle connections, and the connections of a process that ends. The caller then makes a new
-                # connection.
+                # connection. A client that may try only once keeps no connection, so it never sends a request twice.
                 raise _StaleConnection() from e
             raise
-        if not response.will_close:
+        if response.will_close or self._retry_for <= 0:
+            connection.close()
+        else:
             self._kept.connection = kept
         retry_after = response.getheader("retry-after") or ""
         try:
             answer = json.loads(text) if text else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
-        return response.status, answer, float(retry_after) if retry_after.isdigit() else 0.0
+        return response.status, answer, float(retry_after) if retry_after.isdecimal() else 0.0
 
     def _unless_missing(self, method: str, path: str) -> Any:
         try:
@@ -188,7 +203,7 @@ class Client:
         if job.token is None:
             return {"until_ms": 0}
         wanted = {"token": job.token, **{name: value for name, value in fields.items() if value is not None}}
-        return self.request("POST", f"{_job(job.topic, job.id)}/{report}", wanted)
+        return _with_field("outcome", self._send("POST", f"{_job(job.topic, job.id)}/{report}", wanted))
 
 
 class _Kept:
@@ -222,8 +237,21 @@ def _job(topic: str, id: str) -> str:
     return f"{_jobs(topic)}/{quote(id, safe='')}"
 
 
-def _added(answer: Mapping[str, Any]) -> Added:
+def _added(answer: Any) -> Added:
+    answer = _with_field("outcome", answer)
     return Added(answer["topic"], answer["id"], answer["outcome"], answer.get("due_ms"))
+
+
+def _with_field(field: str, answer: Any) -> Any:
+    """Returns an answer that has this field. An answer without it is not one of dq."""
+    if not isinstance(answer, dict) or field not in answer:
+        raise DqError("bad_answer", f"the answer has no field {field}", 200)
+    return answer
+
+
+def _cut(text: Optional[str]) -> Optional[str]:
+    """Returns the part of a text that dq keeps. Characters that UTF-8 cannot write become question marks."""
+    return None if text is None else text[:TEXT_MAX].encode(errors="replace").decode()
 
 
 def _problem(status: int, answer: Any) -> DqError:

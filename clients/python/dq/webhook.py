@@ -19,7 +19,7 @@ class WebhookError(Exception):
 
 
 class Webhook:
-    """Verifies callbacks with the secrets of a topic.
+    """Verifies callbacks with the secrets of a topic. A secret that dq itself would refuse is a ValueError.
 
     While a secret is rotated, give the new one and the old one: a signature of either is enough. A request whose
     timestamp differs by more than `tolerance` seconds from this host's clock is refused.
@@ -28,7 +28,7 @@ class Webhook:
     def __init__(self, *secrets: str, tolerance: int = 300) -> None:
         if not secrets:
             raise ValueError("a webhook needs a secret")
-        self._keys = [_key(secret) for secret in secrets]
+        self._keys = [_key(secret, f"secret {n}") for n, secret in enumerate(secrets, 1)]
         self._tolerance = tolerance
 
     def verify(self, headers: Headers, body: Union[bytes, str], now: Optional[float] = None) -> str:
@@ -51,11 +51,22 @@ class Webhook:
         return id
 
 
-def _key(secret: str) -> bytes:
+def _key(secret: str, name: str) -> bytes:
+    """Returns the key of a secret. An error names the secret, and does not show it."""
+    if secret.startswith(("whsk_", "whpk_")):
+        raise ValueError(f"{name} is a key of an asymmetric signature, which dq does not use")
     if not secret.startswith("whsec_"):
-        return secret.encode()
+        key = secret.encode(errors="replace")
+        if len(key) < 8:
+            raise ValueError(f"{name} has {len(key)} bytes, and needs at least 8")
+        return key
     encoded = secret[len("whsec_"):].rstrip("=")
-    return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    if not re.fullmatch("[A-Za-z0-9+/]*", encoded) or len(encoded) % 4 == 1:
+        raise ValueError(f"{name} has no base64 after whsec_")
+    key = base64.b64decode(encoded + "=" * (-len(encoded) % 4))
+    if not 24 <= len(key) <= 64:
+        raise ValueError(f"{name} has {len(key)} bytes after whsec_, and needs 24 to 64")
+    return key
 
 
 def _signature(key: bytes, signed: bytes) -> bytes:

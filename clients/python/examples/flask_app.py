@@ -8,7 +8,10 @@ from flask import Flask, request
 
 app = Flask(__name__)
 # DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
-webhook = dq.Webhook(*os.environ["DQ_WEBHOOK_SECRETS"].split(","))
+secrets = os.environ.get("DQ_WEBHOOK_SECRETS")
+if not secrets:
+    raise RuntimeError("DQ_WEBHOOK_SECRETS is not set")
+webhook = dq.Webhook(*secrets.split(","))
 seen: set[str] = set()    # in real life: a unique key in the database, written together with the effects of the job
 
 

@@ -8,6 +8,7 @@ import os
 import queue
 import runpy
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -29,6 +30,36 @@ NEW, OLD = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", "the-old-secret
 
 def control(path):
     urllib.request.urlopen(urllib.request.Request(os.environ["DQ_CONTROL_URL"] + path, method="POST")).close()
+
+
+class Script:
+    """A proxy before dq that answers the first requests as the rules say: scripted() of clients/run."""
+
+    def __init__(self, *rules):
+        self.place = f"{os.environ['DQ_SCRIPTED_URL']}/scripts/{uuid.uuid4().hex}"
+        self.url = self.place.replace("/scripts", "")
+        urllib.request.urlopen(urllib.request.Request(self.place, json.dumps(rules).encode(), method="POST")).close()
+
+    def requests(self, end):
+        """Returns the requests to paths with this end."""
+        with urllib.request.urlopen(self.place) as answer:
+            return [request for request in json.load(answer) if request["path"].endswith(end)]
+
+
+def reserved(id):
+    """Returns a rule that answers a reserve with a job."""
+    job = {"topic": "t", "id": id, "body": id, "headers": {}, "tags": [], "attempt": 1, "due_ms": 1, "added_ms": 1,
+           "token": "AQ", "lease_until_ms": int(time.time() * 1000) + 60000}
+    return {"path": "/reserve$", "status": 200, "body": {"jobs": [job]}}
+
+
+# A worker whose jobs are all done gets this.
+NO_JOBS = {"path": "/reserve$", "times": 1000, "status": 200, "body": {"jobs": []}}
+DONE = {"path": "/ack$", "status": 200, "body": {"outcome": "done"}}
+
+
+def problem(status, code):
+    return {"status": status, "body": {"status": status, "code": code, "detail": "as the test says"}}
 
 
 class Sink:
@@ -93,9 +124,9 @@ class ClientTest(unittest.TestCase):
             job = self.client.get(self.topic, id)
             self.assertEqual((job.state, job.body, job.data["tags"]), ("delayed", {"n": [1, "超时"]}, ["shop:7"]))
             self.assertEqual(self.client.add(self.topic, 2, id=id, delay=60).outcome, "replaced")
-            self.client.change(self.topic, id, body=3, delay=timedelta(hours=2))
+            self.client.change(self.topic, id, body=3, delay=timedelta(hours=2), ttr=timedelta(minutes=3))
             job = self.client.get(self.topic, id)
-            self.assertEqual(job.body, 3)
+            self.assertEqual((job.body, job.data["ttr_ms"]), (3, 180_000))
             self.assertGreater(job.data["due_ms"] / 1000, before + 7199)
             self.assertTrue(self.client.delete(self.topic, id))
             self.assertFalse(self.client.delete(self.topic, id))
@@ -157,6 +188,12 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(dq.DqError) as caught:
             dq.Client(url).get(self.topic, "1")
         self.assertEqual((caught.exception.code, caught.exception.is_transient), ("untrusted", False))
+        # A connection that ends during the handshake says nothing about the certificate.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=lambda: listener.accept()[0].close()).start()
+            with self.assertRaises(dq.DqError) as caught:
+                dq.Client(f"https://127.0.0.1:{listener.getsockname()[1]}", retry_for=0).get(self.topic, "1")
+        self.assertEqual((caught.exception.code, caught.exception.is_transient), ("no_answer", True))
         trusting = dq.Client(url, tls=ssl.create_default_context(cafile=os.environ["DQ_CA_FILE"]))
         for outcome in ["new", "replaced"]:
             self.assertEqual(trusting.add(self.topic, 1, id="1", delay="1h").outcome, outcome)
@@ -211,6 +248,18 @@ class ClientTest(unittest.TestCase):
                 is_valid = False
             self.assertEqual(is_valid, case["valid"], case["name"])
 
+    def test_a_secret_that_dq_refuses_is_refused(self):
+        for case in json.loads((HERE.parents[1] / "secrets.json").read_text()):
+            error = None
+            try:
+                dq.Webhook(*case["secrets"])
+            except ValueError as e:
+                error = str(e)
+            self.assertEqual(error, case["error"], case)
+        for secrets in [{}, {"DQ_WEBHOOK_SECRETS": ""}]:
+            with mock.patch.dict(os.environ, secrets), self.assertRaisesRegex(RuntimeError, "DQ_WEBHOOK_SECRETS"):
+                runpy.run_path(str(EXAMPLES / "flask_app.py"))
+
     def test_a_job_is_reserved_and_reported(self):
         topic = self.pull_topic()
         self.assertEqual(self.client.reserve(topic), [])
@@ -250,9 +299,11 @@ class ClientTest(unittest.TestCase):
                 time.sleep(2)    # longer than its lease, which is extended
             return "worked"
 
+        script = Script({"path": "/extend$", "status": 500, "body": "<h1>Error</h1>"})    # the worker tries again
+
         def run():
             try:
-                dq.work(dq.Client(retry_for=0.2), topic, handler, stop=stop, wait=0.5, lease=1)
+                dq.work(dq.Client(script.url, retry_for=0.2), topic, handler, stop=stop, wait=0.5, lease=1)
             except BaseException as e:
                 errors.append(e)
 
@@ -275,6 +326,118 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(errors, [])
         self.assertFalse(thread.is_alive())
         self.assertTrue(worked.empty())
+
+    @contextlib.contextmanager
+    def working(self, client, topics, handler, **options):
+        """Runs a worker, and stops it at the end. Gives the lines of its log."""
+        stop, errors = threading.Event(), []
+
+        def run():
+            try:
+                dq.work(client, topics, handler, stop=stop, **{"wait": 0.2, **options})
+            except BaseException as e:
+                errors.append(e)
+
+        thread = threading.Thread(target=run)
+        with self.assertLogs("dq", "INFO") as logs:
+            dq.client.log.info("the worker starts")
+            thread.start()
+            try:
+                yield logs.output
+            finally:
+                stop.set()
+                thread.join(20)
+        self.assertEqual(errors, [])
+        self.assertFalse(thread.is_alive())
+
+    def test_a_worker_goes_on_after_refusals_that_pass(self):
+        deep = json.dumps(reserved("1")["body"]).replace('"body": "1"', f'"body": {"[" * 100_000}{"]" * 100_000}')
+        script = Script(
+            {"path": "/reserve$", "status": 403, "body": "<h1>Forbidden</h1>"},
+            {"path": "/reserve$", **problem(429, "too_many_failures")},
+            {"path": "/reserve$", "status": 200, "body": deep},
+            {"path": "/reserve$", "status": 200, "body": {"it": "works"}},
+            reserved("2"), DONE, NO_JOBS,
+        )
+        worked = queue.Queue()
+        with self.working(dq.Client(script.url, retry_for=0), "t", lambda job: worked.put(job.id)) as logs:
+            self.assertEqual(worked.get(timeout=20), "2")
+            self.assertEqual(sum("no jobs are reserved" in line for line in logs), 4)
+            self.eventually(lambda: script.requests("/ack"))
+
+        # Somebody may change the mode of the topic back. A stop ends this pause, which is longer.
+        with self.working(self.client, self.topic, worked.put) as logs:
+            self.eventually(lambda: any("not_pull" in line for line in logs))
+        for client, code in [(dq.Client(token="dq_wrong"), "unauthorized"), (self.client, "unknown_topic")]:
+            with self.assertRaises(dq.DqError) as caught:
+                dq.work(client, "no-such-topic", worked.put)
+            self.assertEqual(caught.exception.code, code)
+
+    def test_a_worker_reports_until_the_lease_ends(self):
+        # An error that passes does not end the reports.
+        script = Script(
+            reserved("1"), {"path": "/ack$", "status": 0}, {"path": "/ack$", "status": 500, "body": "<h1>Error</h1>"},
+            DONE, NO_JOBS,
+        )
+        with self.working(dq.Client(script.url, retry_for=0), "t", lambda job: "done"):
+            self.eventually(lambda: len(script.requests("/ack")) == 3)
+
+        # While jobs are moved between nodes, no lease ends. Afterwards it does.
+        script = Script(
+            reserved("1"), {"path": "/ack$", "times": 2, **problem(503, "nodes_moving")}, DONE,
+            reserved("2"), {"path": "/ack$", "times": 1000, "status": 0}, NO_JOBS,
+        )
+        with self.working(dq.Client(script.url, retry_for=0), "t", lambda job: "done", lease=1) as logs:
+            self.eventually(lambda: any("job 2 of t was not reported" in line for line in logs))
+        self.assertEqual(len(script.requests("/1/ack")), 3)
+        self.assertFalse(any("job 1 of t was not reported" in line for line in logs))
+
+        # A stop ends the repeats.
+        script = Script(reserved("1"), {"path": "/ack$", "times": 1000, "status": 0}, NO_JOBS)
+        with self.working(dq.Client(script.url, retry_for=0), "t", lambda job: "done"):
+            self.eventually(lambda: script.requests("/ack"))
+
+    def test_no_answer_of_a_handler_prevents_its_report(self):
+        topic = self.pull_topic(max_attempts=1)
+
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError("no text")
+
+        async def later(job):
+            return "done"
+
+        def handler(job):
+            if job.id == "mute":
+                raise Mute()
+            if job.id == "huge":
+                return "\ud83d\U0001f600" * 3_000_000
+            return later(job) if job.id == "async" else (n for n in "a")
+
+        for id in ["huge", "mute", "async", "generator"]:
+            self.client.add(topic, 1, id=id)
+        with self.working(self.client, topic, handler):
+            self.eventually(lambda: self.client.get(topic, "huge") is None)
+            for id, error in [("mute", "Mute"), ("async", "TypeError"), ("generator", "TypeError")]:
+                self.eventually(lambda: getattr(self.client.get(topic, id), "state", None) == "dead")
+                self.assertIn(error, json.dumps(self.client.get(topic, id).data))
+        with self.assertRaisesRegex(TypeError, "async"):
+            dq.work(self.client, topic, later)
+
+    def test_a_post_has_a_key_and_one_try_is_one_try(self):
+        body = {"id": "1", "body": 1, "delay": "1h"}
+        lossy = dq.Client(os.environ["DQ_LOSSY_URL"])
+        self.assertEqual(lossy.request("POST", f"/v1/topics/{self.topic}/jobs", body)["outcome"], "replaced")
+
+        # A kept connection that breaks does not count as a try, unless there is only one.
+        for retry_for, tries in [(10, 2), (0, 1)]:
+            script = Script({"path": "/run$", "status": 0})
+            client = dq.Client(script.url, retry_for=retry_for)
+            self.assertIsNotNone(client.get(self.topic, "1"))
+            with contextlib.suppress(dq.DqError):
+                client.request("POST", f"/v1/topics/{self.topic}/jobs/1/run")
+            keys = [request["key"] for request in script.requests("/run")]
+            self.assertEqual((len(keys), len(set(keys)), None in keys), (tries, 1, False))
 
     def test_the_examples_work(self):
         self.client.request("PUT", "/v1/topics/orders", {"callback": "http://127.0.0.1:9/hook"})

@@ -36,7 +36,11 @@ func hook(webhook *dq.Webhook) http.HandlerFunc {
 
 func main() {
 	// DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
-	webhook, err := dq.NewWebhook(strings.Split(os.Getenv("DQ_WEBHOOK_SECRETS"), ",")...)
+	secrets := os.Getenv("DQ_WEBHOOK_SECRETS")
+	if secrets == "" {
+		log.Fatal("DQ_WEBHOOK_SECRETS is not set")
+	}
+	webhook, err := dq.NewWebhook(strings.Split(secrets, ",")...)
 	if err != nil {
 		log.Fatal(err)
 	}

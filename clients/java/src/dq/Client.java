@@ -26,6 +26,8 @@ public final class Client {
     /** The pause before the second try, and the longest one. Each pause is twice as long as the one before it. */
     private static final long FIRST_PAUSE_MS = 100;
     private static final long LONGEST_PAUSE_MS = 2000;
+    /** How many characters of an answer or a reason dq keeps. */
+    private static final long TEXT_MAX = 200;
 
     private final String url;
     private final String token;
@@ -83,7 +85,10 @@ public final class Client {
             return this;
         }
 
-        /** How long a request is tried again while dq cannot be reached or cannot do it now. Zero: one try. */
+        /**
+         * How long a request is tried again while dq cannot be reached or cannot do it now. Default: 10 s. Zero: one
+         * try. (The HttpClient of Java sends a GET once more if a connection that was kept breaks.)
+         */
         public Builder retryFor(Duration retryFor) {
             this.retryFor = retryFor;
             return this;
@@ -107,15 +112,17 @@ public final class Client {
 
     /** Stores a job. */
     public Added add(String topic, NewJob job) {
-        return new Added(request("POST", jobsPath(topic), Uuid.v7(), job.written()), null);
+        Map<String, Object> answer = request("POST", jobsPath(topic), null, job.written());
+        field("outcome", String.class, answer);
+        return new Added(answer, null);
     }
 
     /** Stores up to 10,000 jobs, and returns for each of them how it was stored, or why not. */
     public List<Added> addMany(String topic, List<NewJob> jobs) {
         List<Object> written = jobs.stream().map(NewJob::written).collect(Collectors.toList());
-        Map<String, Object> answer = request("POST", jobsPath(topic) + "/batch", Uuid.v7(), Map.of("jobs", written));
+        Map<String, Object> answer = request("POST", jobsPath(topic) + "/batch", null, Map.of("jobs", written));
         List<Added> results = new ArrayList<>();
-        for (Map<String, Object> result : objects(answer.get("results"))) {
+        for (Map<String, Object> result : objects(field("results", List.class, answer))) {
             int status = ((Long) result.get("status")).intValue();
             results.add(status < 400 ? new Added(result, null) : new Added(Map.of(), DqException.of(status, result)));
         }
@@ -128,7 +135,7 @@ public final class Client {
         return answer == null ? null : new Job(answer);
     }
 
-    /** Changes the given fields of a job: delay, run_at, body, priority, max_attempts, headers, tags, path, url. */
+    /** Changes fields of a job: delay, run_at, body, priority, max_attempts, ttr, headers, tags, path, url. */
     public Map<String, Object> change(String topic, String id, Map<String, Object> fields) {
         return request("PATCH", jobPath(topic, id), null, fields);
     }
@@ -140,7 +147,7 @@ public final class Client {
 
     /** Delivers a delayed job now. */
     public void run(String topic, String id) {
-        request("POST", jobPath(topic, id) + "/run", Uuid.v7(), null);
+        request("POST", jobPath(topic, id) + "/run", null, null);
     }
 
     /**
@@ -155,40 +162,42 @@ public final class Client {
         }
         // The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away,
         // and take a job.
-        Map<String, Object> answer = request("POST", "/v1/reserve", null, wanted, timeout.plus(wait));
-        return objects(answer.get("jobs")).stream().map(ReservedJob::new).collect(Collectors.toList());
+        Map<String, Object> answer = send("POST", "/v1/reserve", null, wanted, timeout.plus(wait));
+        return objects(field("jobs", List.class, answer)).stream().map(ReservedJob::new).collect(Collectors.toList());
     }
 
-    /** Reports that a reserved job is done. The answer, which may be null, is kept in its record. */
+    /** Reports that a reserved job is done. The first 200 characters of the answer, or null, are kept in its record. */
     public void ack(ReservedJob job, String answer) {
-        report(job, "ack", "answer", answer);
+        report(job, "ack", "answer", cut(answer));
     }
 
     /** Reports that a reserved job could not be done. It is tried again as its topic says, or becomes a dead letter. */
     public void nack(ReservedJob job, String reason) {
-        report(job, "nack", "reason", reason);
+        report(job, "nack", "reason", cut(reason));
     }
 
     /** The same with the time until the next attempt. */
     public void nack(ReservedJob job, String reason, Duration delay) {
-        report(job, "nack", "reason", reason, "delay", NewJob.span(delay));
+        report(job, "nack", "reason", cut(reason), "delay", NewJob.span(delay));
     }
 
     /** Takes more time for a reserved job, and returns until when, in Unix milliseconds. */
     public long extend(ReservedJob job, Duration lease) {
-        return (Long) report(job, "extend", "lease", NewJob.span(lease)).get("until_ms");
+        return field("until_ms", Long.class, report(job, "extend", "lease", NewJob.span(lease)));
     }
 
     /**
-     * Makes any request of the API, such as request("PUT", "/v1/topics/orders", null, settings). All routes can be
-     * repeated safely if a POST has a key (Idempotency-Key), so all are tried again.
+     * Makes any request of the API, such as request("PUT", "/v1/topics/orders", null, settings). The request may be
+     * sent again. So a POST without a key (Idempotency-Key) gets one.
      */
     public Map<String, Object> request(String method, String path, String key, Object body) {
-        return request(method, path, key, body, timeout);
+        return send(method, path, key == null && method.equals("POST") ? Uuid.v7() : key, body, timeout);
     }
 
-    private Map<String, Object> request(String method, String path, String key, Object body, Duration timeout) {
-        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url + path))
+    /** Makes a request, and adds no key. A reserve needs none, and dq knows a repeated report by its token. */
+    private Map<String, Object> send(String method, String path, String key, Object body, Duration timeout) {
+        // Before Java 16, only a timeout of the request itself ends a try.
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url + path)).timeout(timeout)
             .header("accept", "application/json").header("user-agent", "dq-java/0.1");
         if (body == null) {
             request.method(method, BodyPublishers.noBody());
@@ -284,7 +293,23 @@ public final class Client {
                 wanted.put(fields[i], fields[i + 1]);
             }
         }
-        return request("POST", jobPath(job.topic, job.id) + "/" + report, null, wanted);
+        Map<String, Object> answer = send("POST", jobPath(job.topic, job.id) + "/" + report, null, wanted, timeout);
+        field("outcome", String.class, answer);
+        return answer;
+    }
+
+    /** Returns the field of an answer. An answer without it is not one of dq. */
+    private static <T> T field(String name, Class<T> kind, Map<String, Object> answer) {
+        if (!kind.isInstance(answer.get(name))) {
+            throw new DqException("bad_answer", "the answer has no field " + name, 200, null, null);
+        }
+        return kind.cast(answer.get(name));
+    }
+
+    /** Returns the part of a text that dq keeps. Half of a surrogate pair becomes a question mark when it is sent. */
+    private static String cut(String text) {
+        return text == null ? null : text.codePoints().limit(TEXT_MAX)
+            .collect(StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
     }
 
     private static String jobsPath(String topic) {

@@ -1,8 +1,8 @@
 package dq;
 
+import java.security.cert.CertificateException;
 import java.util.Map;
 import java.util.Set;
-import javax.net.ssl.SSLHandshakeException;
 
 /** A request was refused, or no answer came. */
 public final class DqException extends RuntimeException {
@@ -22,8 +22,12 @@ public final class DqException extends RuntimeException {
     }
 
     static DqException noAnswer(String detail, Throwable cause) {
-        String code = cause instanceof SSLHandshakeException ? "untrusted" : "no_answer";
-        return new DqException(code, detail, 0, null, cause);
+        return new DqException(isUntrusted(cause) ? "untrusted" : "no_answer", detail, 0, null, cause);
+    }
+
+    /** A handshake also fails if the connection ends. Waiting helps then, but not against a wrong certificate. */
+    private static boolean isUntrusted(Throwable cause) {
+        return cause != null && (cause instanceof CertificateException || isUntrusted(cause.getCause()));
     }
 
     static DqException of(int status, Object answer) {
@@ -39,8 +43,8 @@ public final class DqException extends RuntimeException {
 
     /**
      * One of docs/HTTP.md ("Errors"), or one of the client's own: "no_answer" (after all tries there was no complete
-     * answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered) and
-     * "untrusted" (the certificate of the server is not trusted).
+     * answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered, or the
+     * answer cannot be read) and "untrusted" (the certificate of the server is not trusted).
      */
     public String code() {
         return code;

@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /**
  * Reads and writes JSON: Map, List, String, Long, BigDecimal, Boolean and null. A client that has a library of its own
@@ -13,6 +14,7 @@ import java.util.Map;
 public final class Json {
     /** Deeper JSON is refused, so that it cannot use up the stack. */
     private static final int DEEPEST = 500;
+    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?");
 
     private final String text;
     private int at;
@@ -106,6 +108,9 @@ public final class Json {
         }
         StringBuilder out = new StringBuilder();
         for (at++; peek() != '"'; at++) {
+            if (peek() < ' ') {
+                throw error();
+            }
             out.append(peek() == '\\' ? escaped() : peek());
         }
         at++;
@@ -118,7 +123,7 @@ public final class Json {
         if (simple >= 0) {
             return "\"\\/\b\f\n\r\t".charAt(simple);
         }
-        if (peek() != 'u' || at + 5 > text.length()) {
+        if (peek() != 'u' || at + 5 > text.length() || !text.substring(at + 1, at + 5).matches("[0-9a-fA-F]{4}")) {
             throw error();
         }
         at += 4;
@@ -131,6 +136,9 @@ public final class Json {
             at++;
         }
         String number = text.substring(start, at);
+        if (!NUMBER.matcher(number).matches()) {
+            throw error();
+        }
         try {
             return number.matches("-?\\d{1,18}") ? (Object) Long.valueOf(number) : new BigDecimal(number);
         } catch (NumberFormatException e) {

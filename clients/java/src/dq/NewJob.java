@@ -15,8 +15,9 @@ public final class NewJob {
         fields.put("body", body);
     }
 
-    /** A job whose body is JSON that is written already. */
+    /** A job whose body is JSON that is written already. Anything else is an IllegalArgumentException. */
     public static NewJob ofJson(String json) {
+        Json.read(json);
         return new NewJob(new Json.Raw(json));
     }
 

@@ -5,16 +5,16 @@ import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.time.Instant;
-import java.util.Arrays;
+import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
 import java.util.function.UnaryOperator;
-import java.util.stream.Collectors;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 /**
- * Verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md, "Signatures").
+ * Verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md, "Signatures"). A
+ * secret that dq itself would refuse is an IllegalArgumentException.
  *
  * <p>While a secret is rotated, give the new one and the old one: a signature of either is enough. A request whose
  * timestamp differs by more than five minutes from this host's clock is refused.
@@ -32,7 +32,10 @@ public final class Webhook {
             throw new IllegalArgumentException("a webhook needs a secret");
         }
         this.tolerance = tolerance;
-        keys = Arrays.stream(secrets).map(Webhook::key).collect(Collectors.toList());
+        keys = new ArrayList<>();
+        for (String secret : secrets) {
+            keys.add(key(secret, "secret " + (keys.size() + 1)));
+        }
     }
 
     /**
@@ -72,11 +75,27 @@ public final class Webhook {
         return id;
     }
 
-    private static byte[] key(String secret) {
-        if (!secret.startsWith("whsec_")) {
-            return bytes(secret);
+    /** Returns the key of a secret. An error names the secret, and does not show it. */
+    private static byte[] key(String secret, String name) {
+        if (secret.startsWith("whsk_") || secret.startsWith("whpk_")) {
+            throw new IllegalArgumentException(name + " is a key of an asymmetric signature, which dq does not use");
         }
-        return Base64.getDecoder().decode(secret.substring("whsec_".length()));
+        if (!secret.startsWith("whsec_")) {
+            byte[] key = bytes(secret);
+            if (key.length < 8) {
+                throw new IllegalArgumentException(name + " has " + key.length + " bytes, and needs at least 8");
+            }
+            return key;
+        }
+        String encoded = secret.substring("whsec_".length()).replaceAll("=+$", "");
+        if (!encoded.matches("[A-Za-z0-9+/]*") || encoded.length() % 4 == 1) {
+            throw new IllegalArgumentException(name + " has no base64 after whsec_");
+        }
+        byte[] key = Base64.getDecoder().decode(encoded);
+        if (key.length < 24 || key.length > 64) {
+            throw new IllegalArgumentException(name + " has " + key.length + " bytes after whsec_, and needs 24 to 64");
+        }
+        return key;
     }
 
     private static byte[] mac(byte[] key, String head, byte[] body) {

@@ -2,6 +2,7 @@ package dq;
 
 import com.sun.net.httpserver.HttpServer;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
@@ -11,6 +12,7 @@ import java.lang.reflect.Modifier;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.net.Socket;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -36,6 +38,7 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
@@ -176,6 +179,104 @@ final class ClientTest {
         }
     }
 
+    /** A proxy before dq that answers the first requests as the rules say: scripted() of clients/run. */
+    private static final class Script {
+        private static final HttpClient HTTP = HttpClient.newHttpClient();
+        final String url;
+        private final URI place;
+
+        Script(Object... rules) throws Exception {
+            String name = UUID.randomUUID().toString();
+            url = System.getenv("DQ_SCRIPTED_URL") + "/" + name;
+            place = URI.create(System.getenv("DQ_SCRIPTED_URL") + "/scripts/" + name);
+            HttpRequest request = HttpRequest.newBuilder(place)
+                .POST(HttpRequest.BodyPublishers.ofString(Json.write(Arrays.asList(rules)))).build();
+            same(204, HTTP.send(request, HttpResponse.BodyHandlers.discarding()).statusCode());
+        }
+
+        /** Returns the keys of the requests to paths with this end. */
+        @SuppressWarnings("unchecked")
+        List<Object> keys(String end) throws Exception {
+            HttpRequest request = HttpRequest.newBuilder(place).build();
+            Object requests = Json.read(HTTP.send(request, HttpResponse.BodyHandlers.ofString()).body());
+            return ((List<Map<String, Object>>) requests).stream()
+                .filter(one -> ((String) one.get("path")).endsWith(end)).map(one -> one.get("key"))
+                .collect(Collectors.toList());
+        }
+
+        /** A client that makes one try. */
+        Client client() {
+            return Client.builder().url(url).retryFor(Duration.ZERO).build();
+        }
+
+        static Map<String, Object> rule(String path, int times, int status, Object body) {
+            return Map.of("path", path, "times", times, "status", status, "body", body);
+        }
+
+        static Map<String, Object> problem(String path, int times, int status, String code) {
+            return rule(path, times, status, Map.of("status", status, "code", code, "detail", "as the test says"));
+        }
+
+        /** Returns a rule that answers a reserve with a job. */
+        static Map<String, Object> reserved(String id) {
+            Map<String, Object> job = new TreeMap<>(Map.of("topic", "t", "id", id, "body", id, "headers", Map.of(),
+                "tags", List.of(), "attempt", 1, "due_ms", 1, "added_ms", 1, "token", "AQ"));
+            job.put("lease_until_ms", System.currentTimeMillis() + 60_000);
+            return rule("/reserve$", 1, 200, Map.of("jobs", List.of(job)));
+        }
+
+        static Map<String, Object> done() {
+            return rule("/ack$", 1, 200, Map.of("outcome", "done"));
+        }
+
+        /** A worker whose jobs are all done gets this. */
+        static Map<String, Object> noJobs() {
+            return rule("/reserve$", 1000, 200, Map.of("jobs", List.of()));
+        }
+    }
+
+    /** Collects the log. */
+    private static final class Logged extends Handler implements AutoCloseable {
+        final BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+
+        Logged() {
+            LOG.addHandler(this);
+        }
+
+        @Override
+        public void publish(LogRecord entry) {
+            lines.add(entry.getLevel() + " " + entry.getMessage() + ": " + entry.getThrown());
+        }
+
+        boolean has(String text) {
+            return lines.stream().anyMatch(line -> line.contains(text));
+        }
+
+        @Override
+        public void flush() {}
+
+        @Override
+        public void close() {
+            LOG.removeHandler(this);
+        }
+    }
+
+    /** Runs a worker until the condition holds. */
+    private static void whileWorking(Worker worker, Callable<Boolean> condition) throws Exception {
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        Thread thread = new Thread(worker);
+        thread.setUncaughtExceptionHandler((ended, e) -> failure.set(e));
+        thread.start();
+        try {
+            eventually(() -> !thread.isAlive() || condition.call());
+        } finally {
+            worker.stop();
+            thread.join(20_000);
+        }
+        isTrue(!thread.isAlive());
+        same(null, failure.get());
+    }
+
     /** A program of the examples. */
     private static final class Program implements AutoCloseable {
         final Process process;
@@ -264,6 +365,11 @@ final class ClientTest {
             same("no_answer true", e.code() + " " + e.isTransient());
             long tookMs = (System.nanoTime() - started) / 1_000_000;
             isTrue(tookMs > 200 && tookMs < 2000);
+            // The client has closed the connection of the try, after its request.
+            try (Socket connection = listener.accept()) {
+                connection.setSoTimeout(5000);
+                isTrue(connection.getInputStream().readAllBytes().length > 0);
+            }
         }
     }
 
@@ -271,6 +377,23 @@ final class ClientTest {
         Client.Builder builder = Client.builder().url(System.getenv("DQ_TLS_URL"));
         DqException e = refusal(DqException.class, () -> builder.build().get(topic, "1"));
         same("untrusted false", e.code() + " " + e.isTransient());
+        // A connection that ends during the handshake says nothing about the certificate.
+        try (ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Thread closer = new Thread(() -> {
+                try (Socket connection = listener.accept()) {
+                    connection.getInputStream().read(new byte[65536]);
+                    connection.getOutputStream().write(new byte[] {0x16, 3, 3, 0, 80});    // an answer of 80 bytes begins
+                } catch (IOException failure) {
+                    throw new UncheckedIOException(failure);
+                }
+            });
+            closer.start();
+            String closed = "https://127.0.0.1:" + listener.getLocalPort();
+            Client closing = Client.builder().url(closed).retryFor(Duration.ZERO).build();
+            e = refusal(DqException.class, () -> closing.get(topic, "1"));
+            same("no_answer true", e.code() + " " + e.isTransient());
+            closer.join();
+        }
         KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
         trusted.load(null, null);
         try (InputStream pem = Files.newInputStream(Path.of(System.getenv("DQ_CA_FILE")))) {
@@ -360,6 +483,34 @@ final class ClientTest {
         }
     }
 
+    @SuppressWarnings("unchecked")
+    void testASecretThatDqRefusesIsRefused() throws Exception {
+        Object cases = Json.read(Files.readString(Path.of("..", "secrets.json")));
+        for (Map<String, Object> one : (List<Map<String, Object>>) cases) {
+            String message = null;
+            try {
+                new Webhook(((List<String>) one.get("secrets")).toArray(new String[0]));
+            } catch (IllegalArgumentException e) {
+                message = e.getMessage();
+                same(null, e.getCause());
+            }
+            same(one.get("error"), message);
+        }
+        try (Program hook = new Program(Map.of(), "Hook", "0")) {
+            isTrue(hook.process.waitFor(20, TimeUnit.SECONDS) && hook.process.exitValue() != 0);
+            eventually(() -> hook.lines.stream().anyMatch(line -> line.contains("DQ_WEBHOOK_SECRETS is not set")));
+        }
+    }
+
+    void testABodyOfJsonIsOneValue() throws Exception {
+        for (String wrong : List.of(
+                "1}, {\"id\": \"2\", \"body\": 2", "1, \"priority\": 1", "", "01", "+1", "\"\n\"", "\"\\u+123\"")) {
+            refusal(IllegalArgumentException.class, () -> NewJob.ofJson(wrong));
+        }
+        client.add(topic, NewJob.ofJson(" {\"n\": 12345678901234567891} ").id("1").delay(HOUR));
+        same("{\"n\":12345678901234567891}", Json.write(client.get(topic, "1").body));
+    }
+
     void testJsonIsReadAndWritten() throws Exception {
         String text = "{\"a\":[1,-2,3.50,1e3,12345678901234567890,true,false,null,\"\",{},[]],\"\\u8d85\\n\":\"\\ud83d\\ude00\"}";
         String written = Json.write(Json.read(" " + text.replace(",", " ,\n")));
@@ -405,21 +556,11 @@ final class ClientTest {
     void testAWorkerSurvivesErrorsAndAnOutage() throws Exception {
         String pulled = pulled(Map.of("retry", List.of("1ms")));
         BlockingQueue<String> seen = new LinkedBlockingQueue<>();
-        BlockingQueue<String> logged = new LinkedBlockingQueue<>();
-        Handler log = new Handler() {
-            @Override
-            public void publish(LogRecord entry) {
-                logged.add(entry.getMessage());
-            }
-
-            @Override
-            public void flush() {}
-
-            @Override
-            public void close() {}
-        };
-        LOG.addHandler(log);
-        Worker worker = new Worker(Client.builder().retryFor(Duration.ofMillis(200)).build(), List.of(pulled), job -> {
+        Logged logged = new Logged();
+        // The worker tries again to extend the lease.
+        Script script = new Script(Script.rule("/extend$", 1, 500, "<h1>Error</h1>"));
+        Client impatient = Client.builder().url(script.url).retryFor(Duration.ofMillis(200)).build();
+        Worker worker = new Worker(impatient, List.of(pulled), job -> {
             seen.add(job.body + " " + job.attempt);
             if (job.body.equals("once more") && job.attempt == 1) {
                 throw new IllegalStateException("not now");
@@ -433,19 +574,191 @@ final class ClientTest {
         thread.start();
         client.add(pulled, new NewJob("once more"));
         same(List.of("once more 1", "once more 2"), List.of(next(seen), next(seen)));
-        isTrue(next(logged).endsWith(" failed"));
+        isTrue(logged.has(" failed: java.lang.IllegalStateException: not now"));
         client.add(pulled, new NewJob("long").id("long"));
         same("long 1", next(seen));
         eventually(() -> client.get(pulled, "long") == null);
         control("/stop");
-        same("no jobs are reserved", next(logged));
+        eventually(() -> logged.has("no jobs are reserved"));
         control("/start");
         client.add(pulled, new NewJob("last"));
         same("last 1", next(seen));
         worker.stop();
         thread.join(20_000);
         isTrue(!thread.isAlive() && seen.isEmpty());
-        LOG.removeHandler(log);
+        logged.close();
+    }
+
+    void testAWorkerGoesOnAfterRefusalsThatPass() throws Exception {
+        Script script = new Script(
+            Script.rule("/reserve$", 1, 403, "<h1>Forbidden</h1>"),
+            Script.problem("/reserve$", 1, 429, "too_many_failures"),
+            Script.rule("/reserve$", 1, 200, "{\"jobs\": [{\"body\": " + "[".repeat(1000) + "]".repeat(1000) + "}]}"),
+            Script.rule("/reserve$", 1, 200, Map.of("it", "works")),
+            Script.reserved("2"), Script.done(), Script.noJobs());
+        BlockingQueue<String> seen = new LinkedBlockingQueue<>();
+        Worker.Handler handler = job -> {
+            seen.add(job.id);
+            return null;
+        };
+        Duration wait = Duration.ofMillis(200);
+        try (Logged logged = new Logged()) {
+            Worker worker = new Worker(script.client(), List.of("t"), handler, wait, Duration.ofMinutes(1));
+            whileWorking(worker, () -> !script.keys("/ack").isEmpty());
+            same(List.of("2"), List.copyOf(seen));
+            same(4L, logged.lines.stream().filter(line -> line.contains("no jobs are reserved")).count());
+
+            // Somebody may change the mode of the topic back. A stop ends this pause, which is longer.
+            long started = System.nanoTime();
+            whileWorking(new Worker(client, List.of(topic), handler), () -> logged.has("not_pull"));
+            isTrue(System.nanoTime() - started < 5_000_000_000L);
+
+            Client wrong = Client.builder().token("dq_wrong").build();
+            for (Client refused : List.of(wrong, client)) {
+                DqException e = refusal(DqException.class, () -> {
+                    new Worker(refused, List.of("no-such-topic"), handler).run();
+                    return null;
+                });
+                same(refused == wrong ? "unauthorized" : "unknown_topic", e.code());
+                isTrue(logged.has("SEVERE the worker ends: dq.DqException: " + e.code()));
+            }
+        }
+    }
+
+    void testAWorkerReportsUntilTheLeaseEnds() throws Exception {
+        Map<String, Object> cut = Script.rule("/ack$", 1, 0, "");
+        Map<String, Object> alwaysCut = Script.rule("/ack$", 1000, 0, "");
+        Duration wait = Duration.ofMillis(200);
+        Duration minute = Duration.ofMinutes(1);
+        try (Logged logged = new Logged()) {
+            // An error that passes does not end the reports.
+            Script script = new Script(
+                Script.reserved("1"), cut, Script.rule("/ack$", 1, 500, "<h1>Error</h1>"), Script.done(),
+                Script.noJobs());
+            Worker worker = new Worker(script.client(), List.of("t"), job -> "done", wait, minute);
+            whileWorking(worker, () -> script.keys("/ack").size() == 3);
+            isTrue(!logged.has("was not reported"));
+
+            // While jobs are moved between nodes, no lease ends. Afterwards it does.
+            Script moving = new Script(
+                Script.reserved("1"), Script.problem("/ack$", 2, 503, "nodes_moving"), Script.done(),
+                Script.reserved("2"), alwaysCut, Script.noJobs());
+            worker = new Worker(moving.client(), List.of("t"), job -> "done", wait, Duration.ofSeconds(1));
+            whileWorking(worker, () -> logged.has("job 2 of t was not reported"));
+            same(3, moving.keys("/1/ack").size());
+            isTrue(!logged.has("job 1 of t was not reported"));
+
+            // A stop ends the repeats.
+            Script away = new Script(Script.reserved("1"), alwaysCut, Script.noJobs());
+            worker = new Worker(away.client(), List.of("t"), job -> "done", wait, minute);
+            whileWorking(worker, () -> !away.keys("/ack").isEmpty());
+        }
+    }
+
+    void testNoAnswerOfAHandlerPreventsItsReport() throws Exception {
+        String pulled = pulled(Map.of("max_attempts", 1));
+        Map<String, Worker.Handler> handlers = new TreeMap<>(Map.of(
+            "huge", job -> "\ud83d\ud83d\ude00".repeat(1_000_000),
+            "error", job -> {
+                throw new ExceptionInInitializerError("no class");
+            },
+            "deep", job -> endless(job),
+            "mute", job -> {
+                throw new IllegalStateException() {
+                    private static final long serialVersionUID = 1;
+
+                    @Override
+                    public String toString() {
+                        throw new IllegalStateException("no text");
+                    }
+                };
+            }));
+        for (String id : handlers.keySet()) {
+            client.add(pulled, new NewJob(1).id(id));
+        }
+        whileWorking(new Worker(client, List.of(pulled), job -> handlers.get(job.id).handle(job)), () -> {
+            for (String id : handlers.keySet()) {
+                Job job = client.get(pulled, id);
+                if (id.equals("huge") ? job != null : !"dead".equals(job.state)) {
+                    return false;
+                }
+            }
+            return true;
+        });
+
+        // Without memory, the worker ends, and says so.
+        client.add(pulled, new NewJob(1));
+        try (Logged logged = new Logged()) {
+            Worker worker = new Worker(client, List.of(pulled), job -> {
+                throw new OutOfMemoryError("as the test says");
+            });
+            try {
+                worker.run();
+                throw new AssertionError("nothing is thrown");
+            } catch (OutOfMemoryError e) {
+                isTrue(logged.has("SEVERE the worker ends: java.lang.OutOfMemoryError"));
+            }
+        }
+    }
+
+    private static String endless(ReservedJob job) {
+        return endless(job) + "!";
+    }
+
+    void testAnInterruptLosesNoReportAndEndsTheWorker() throws Exception {
+        String pulled = pulled(Map.of("max_attempts", 1));
+        Map<String, Worker.Handler> handlers = Map.of(
+            "done", job -> {
+                Thread.currentThread().interrupt();
+                return "done";
+            },
+            "ended", job -> {
+                throw new InterruptedException("as the test says");
+            });
+        for (String id : handlers.keySet()) {
+            client.add(pulled, new NewJob(1).id(id));
+            AtomicReference<Boolean> isInterrupted = new AtomicReference<>();
+            Thread thread = new Thread(() -> {
+                new Worker(client, List.of(pulled), handlers.get(id)).run();
+                isInterrupted.set(Thread.currentThread().isInterrupted());
+            });
+            thread.start();
+            thread.join(20_000);
+            same(true, isInterrupted.get());
+            Job job = client.get(pulled, id);
+            same(id.equals("done") ? null : "dead", job == null ? null : job.state);
+        }
+        // An interrupt during the report.
+        Script script = new Script(
+            Script.reserved("1"), Script.rule("/ack$", 1, 0, ""), Script.done(), Script.noJobs());
+        Thread thread = new Thread(new Worker(script.client(), List.of("t"), job -> "done"));
+        thread.start();
+        eventually(() -> script.keys("/ack").size() == 1);
+        thread.interrupt();    // ends the pause before the second try, or cuts the first one off
+        thread.join(20_000);
+        same(2, script.keys("/ack").size());
+    }
+
+    void testAPostHasAKeyAndOneTryIsOneTry() throws Exception {
+        Client lossy = Client.builder().url(System.getenv("DQ_LOSSY_URL")).build();
+        Map<String, Object> body = Map.of("id", "1", "body", 1, "delay", "1h");
+        same("replaced", lossy.request("POST", "/v1/topics/" + topic + "/jobs", null, body).get("outcome"));
+
+        for (Duration retryFor : List.of(TEN_SECONDS, Duration.ZERO)) {
+            int tries = retryFor.isZero() ? 1 : 2;
+            Script script = new Script(Script.rule("/run$", 1, 0, ""));
+            Client other = Client.builder().url(script.url).retryFor(retryFor).build();
+            isTrue(other.get(topic, "1") != null);
+            Callable<?> call = () -> other.request("POST", "/v1/topics/" + topic + "/jobs/1/run", null, null);
+            if (tries == 1) {
+                same("no_answer", refusal(DqException.class, call).code());
+            } else {
+                call.call();
+            }
+            List<Object> keys = script.keys("/run");
+            same(tries, keys.size());
+            isTrue(keys.get(0) != null && keys.get(0).equals(keys.get(tries - 1)));
+        }
     }
 
     void testTheExamplesWork() throws Exception {
