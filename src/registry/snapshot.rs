@@ -2,7 +2,7 @@
 //! read this file. So they can run, and even start, while the database does not answer.
 
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,14 @@ const FORMAT: u32 = 1;
 /// the processes that watch the folder.
 pub fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("registry")
+}
+
+/// The inode of a file, and when it was written: seconds and nanoseconds.
+pub type FileVersion = (u64, i64, i64);
+
+/// Returns the version of a file.
+pub fn version_of(file: &std::fs::Metadata) -> FileVersion {
+    (file.ino(), file.mtime(), file.mtime_nsec())
 }
 
 /// The topics and tokens of a registry at one moment.
@@ -116,18 +124,18 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Notes that the file has the contents of the registry now: sets the file's time of modification. Returns the
-    /// metadata of the file. None: this file was replaced or removed, so nothing was done.
-    pub fn confirm(run_dir: &Path, inode: u64) -> io::Result<Option<std::fs::Metadata>> {
+    /// Notes that this version of the file has the contents of the registry now: sets the file's time of modification.
+    /// Returns the new version. None: the file is another one, or was removed, so nothing was done.
+    pub fn confirm(run_dir: &Path, version: FileVersion) -> io::Result<Option<FileVersion>> {
         let file = match std::fs::File::open(Snapshot::file(run_dir)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
-        if file.metadata()?.ino() != inode {
+        if version_of(&file.metadata()?) != version {
             return Ok(None);
         }
         file.set_modified(std::time::SystemTime::now())?;
-        file.metadata().map(Some)
+        file.metadata().map(|file| Some(version_of(&file)))
     }
 
     /// Reads the file. None: there is no file yet. Topics and tokens of another release that this release cannot use

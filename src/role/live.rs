@@ -2,7 +2,7 @@
 //! never reads the database. dq-redis-checker reads it, and writes the snapshot.
 
 use std::collections::HashSet;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use model::excerpt::Excerpt;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
-use registry::{InvalidRow, Snapshot, SnapshotError, snapshot_folder};
+use registry::{FileVersion, InvalidRow, Snapshot, SnapshotError, snapshot_folder, version_of};
 use store::Lanes;
 
 /// How often the snapshot file is checked if it cannot be watched.
@@ -80,9 +80,6 @@ impl TopicsOrigin {
         file.is_ok_and(|file| file.ino() == *inode && file.modified().is_ok_and(is_recent))
     }
 }
-
-/// The inode of a file, and when it was written.
-type FileVersion = (u64, i64, i64);
 
 #[derive(Debug)]
 enum SnapshotWatch {
@@ -175,7 +172,7 @@ impl FollowedRegistry {
             log::warn!("cannot watch the snapshot of the registry: {e}");
         }
         let path = Snapshot::file(&self.run_dir);
-        let seen = std::fs::metadata(&path).ok().map(|m: Metadata| (m.ino(), m.mtime(), m.mtime_nsec()))?;
+        let seen = std::fs::metadata(&path).ok().map(|file| version_of(&file))?;
         if self.seen == Some(seen) {
             return None;
         }
@@ -284,13 +281,15 @@ mod tests {
         let file = File::open(Snapshot::file(&run_dir)).unwrap();
         file.set_modified(SystemTime::now() - 2 * CONFIRMED).unwrap();
         assert!(!live.origin().is_confirmed(), "nobody has compared it with the registry for long");
-        let inode = file.metadata().unwrap().ino();
-        assert!(Snapshot::confirm(&run_dir, inode).unwrap().is_some() && live.origin().is_confirmed());
+        let version = version_of(&file.metadata().unwrap());
+        let confirmed = Snapshot::confirm(&run_dir, version).unwrap().unwrap();
+        assert!(live.origin().is_confirmed());
+        assert_eq!(Snapshot::confirm(&run_dir, version).unwrap(), None, "it was written since");
         assert_eq!(topics.get("a").unwrap().callback, "http://file/");
         assert_eq!(topics.get("b").unwrap().callback, "http://b/");
         assert!(live.reload().is_none());
         write("mysql://other/dq", vec![]);
-        assert!(Snapshot::confirm(&run_dir, inode).unwrap().is_none(), "it is another file now");
+        assert_eq!(Snapshot::confirm(&run_dir, confirmed).unwrap(), None, "it is another file now");
         assert!(live.reload().is_none() && !live.origin().is_confirmed());
         std::fs::write(Snapshot::file(&run_dir), "{").unwrap();
         assert!(live.reload().is_none());

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -337,6 +337,20 @@ fn keep_busy(daemon: &Daemon, ends: &AtomicBool) {
     }
 }
 
+/// Closes a connection to this host, and waits until the other side could know. On a busy host, this takes a moment.
+fn close(stream: TcpStream) {
+    let port = |address: SocketAddr| format!("0100007F:{:04X}", address.port());
+    let ends = [port(stream.local_addr().unwrap()), port(stream.peer_addr().unwrap())];
+    drop(stream);
+    eventually(10 * SECOND, "the end of a connection", || {
+        let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let words = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let state = words.filter(|words| words[1..3] == ends).map(|words| words[3].to_owned()).next();
+        // 01: established. 04: the kernel has not delivered the end of the connection yet (FIN-WAIT-1).
+        (!matches!(state.as_deref(), Some("01" | "04"))).then_some(())
+    });
+}
+
 #[test]
 fn a_busy_server_gives_no_job_to_a_client_that_is_gone() {
     let daemon = Daemon::start(&pulled("t", "ttr = \"5s\""));
@@ -345,11 +359,17 @@ fn a_busy_server_gives_no_job_to_a_client_that_is_gone() {
         (0..2).for_each(|_| drop(threads.spawn(|| keep_busy(&daemon, &ends))));
         let (mut http, mut client) = (Http::unix(&daemon), daemon.client());
         for n in 0..20 {
-            let mut gone = Http::tcp(&daemon);
-            begin(&mut gone, "t", &json!({"wait": "60s"}));
+            let mut gone = TcpStream::connect(("127.0.0.1", daemon.http)).unwrap();
+            let host = format!("Host: 127.0.0.1:{}", daemon.http);
+            let body = r#"{"wait": "60s"}"#;
+            let head = format!(
+                "POST /v1/topics/t/reserve HTTP/1.1\r\n{host}\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            gone.write_all((head + body).as_bytes()).unwrap();
             // When this reserve is answered, the first client waits, because its reserve came before this one.
             assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
-            drop(gone);
+            close(gone);
             assert_eq!(client.ask(&add("t", &n.to_string(), 0)).unwrap()["code"], 1);
             let job = one(&mut http, "t");
             assert_eq!((&job["id"], &job["attempt"]), (&json!(n.to_string()), &json!(1)));

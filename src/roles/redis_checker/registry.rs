@@ -3,9 +3,7 @@
 //! own, because a database may delay it.
 
 use std::collections::HashSet;
-use std::fs::Metadata;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,7 +13,7 @@ use super::routes::{PhpMail, SharedPhpMail};
 use host::{FileWatcher, wait_readable};
 use model::job::TopicName;
 use model::settings::{self, Settings};
-use registry::{self, Listing, Registry, Revision, Snapshot};
+use registry::{self, FileVersion, Listing, Registry, Revision, Snapshot, version_of};
 use role::{self, TroubleLog, lock};
 
 /// How often the registry is asked.
@@ -66,8 +64,8 @@ struct Follower {
     passed_on: Option<Revision>,
     /// What was read last.
     last: Option<Snapshot>,
-    /// The snapshot file at the last check: its inode, and when it was written.
-    looked_at: Option<(u64, i64, i64)>,
+    /// The snapshot file at the last check.
+    looked_at: Option<FileVersion>,
     /// When the snapshot was confirmed last.
     confirmed: Option<Instant>,
     /// The log lines that were already written.
@@ -166,9 +164,7 @@ impl Follower {
         };
         // After a start the file may already have the right contents. Then no process needs to be woken.
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
-        if known.as_ref() == Some(&snapshot) {
-            self.confirm()?;
-        } else {
+        if known.as_ref() != Some(&snapshot) {
             snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
             let tokens = snapshot.tokens.as_deref().unwrap_or_default();
             let accounts = tokens.iter().filter(|token| token.is_account()).count();
@@ -194,13 +190,14 @@ impl Follower {
         Ok(())
     }
 
-    /// Notes that the snapshot, as it was at the last check, has the contents of the registry. Until this is done, and
+    /// Notes that the snapshot, as it was at the last check, has the contents of the registry. Call it only if this
+    /// version was the one at the check before, too, because its contents were compared after that check. Until this is done, and
     /// while the registry does not answer, nothing is removed that topics no longer keep: the topics may have changed.
     fn confirm(&mut self) -> Result<()> {
-        let Some((inode, ..)) = self.looked_at else { return Ok(()) };
-        let file = Snapshot::confirm(&self.settings.run_dir, inode).context("cannot confirm the snapshot")?;
-        if file.is_some() {
-            self.looked_at = file.as_ref().map(version);
+        let Some(version) = self.looked_at else { return Ok(()) };
+        let confirmed = Snapshot::confirm(&self.settings.run_dir, version);
+        if let Some(version) = confirmed.context("cannot confirm the snapshot")? {
+            self.looked_at = Some(version);
             self.confirmed = Some(Instant::now());
         }
         Ok(())
@@ -212,7 +209,7 @@ impl Follower {
     /// contents must not stay.
     fn has_changed_file(&mut self) -> bool {
         let file = std::fs::metadata(Snapshot::file(&self.settings.run_dir)).ok();
-        let file = file.as_ref().map(version);
+        let file = file.as_ref().map(version_of);
         std::mem::replace(&mut self.looked_at, file) != file || file.is_none()
     }
 
@@ -236,11 +233,6 @@ impl Follower {
         }
         says.into_iter().for_each(|line| log_once(&mut self.logged, line));
     }
-}
-
-/// Returns the inode of a file, and when it was written.
-fn version(file: &Metadata) -> (u64, i64, i64) {
-    (file.ino(), file.mtime(), file.mtime_nsec())
 }
 
 fn log_once(logged: &mut HashSet<String>, line: String) {
