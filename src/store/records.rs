@@ -23,8 +23,8 @@ pub struct RecordPage {
 pub trait Records {
     /// Sets what topics keep, and how many bytes the records of all topics may have together. A topic that was never
     /// named keeps what [`RecordKeeping::DEFAULT`] says. On Redis, a topic that is no longer named keeps what was said
-    /// last, because another host may serve it. In the embedded store, it keeps the default again. Records that are stored already are adapted to the new limits step by
-    /// step.
+    /// last, because another host may serve it. In the embedded store, it keeps the default again. Records that are
+    /// stored already are adapted to the new limits step by step.
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()>;
 
     /// Returns the records of an id, the last one first. The answer has at least the last

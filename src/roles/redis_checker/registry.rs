@@ -190,9 +190,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Notes that the snapshot, as it was at the last check, has the contents of the registry. Call it only if this
-    /// version was the one at the check before, too, because its contents were compared after that check. Until this is done, and
-    /// while the registry does not answer, nothing is removed that topics no longer keep: the topics may have changed.
+    /// Notes that the snapshot, as it was at the last check, has the contents of the registry. Call it only if the check
+    /// before that saw the same version: the contents were compared after that check. Until this is done, and while the
+    /// registry does not answer, no dead letters are removed because of their age: `keep_dead` may have changed.
     fn confirm(&mut self) -> Result<()> {
         let Some(version) = self.looked_at else { return Ok(()) };
         let confirmed = Snapshot::confirm(&self.settings.run_dir, version);

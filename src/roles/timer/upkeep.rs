@@ -31,8 +31,8 @@ const GO: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct KnownTopics {
     pub topics: Topics,
-    /// Where they come from. Nothing is removed before the topics are confirmed. Otherwise a time that was lengthened
-    /// while this host was stopped would have no effect at the start.
+    /// Where they come from. No dead letters are removed before the topics are confirmed. Otherwise a `keep_dead`
+    /// that was lengthened while this host was stopped would have no effect at the start.
     pub origin: TopicsOrigin,
 }
 
@@ -57,9 +57,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                         report_at.get_or_insert_with(|| Instant::now() + SETTLED);
                     }
                     known = new;
-                    if known.origin.is_confirmed() {
-                        keep_records(store.as_mut(), &known.topics, records_max);
-                    }
+                    keep_records(store.as_mut(), &known, records_max);
                     // A change of one topic must not cause another search for dead letters right after the last search.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
@@ -68,8 +66,8 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                     report_at = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    keep_records(store.as_mut(), &known, records_max);
                     let pause = if known.origin.is_confirmed() {
-                        keep_records(store.as_mut(), &known.topics, records_max);
                         first_retired = retire(store.as_mut(), &known.topics, first_retired);
                         EVERY
                     } else {
@@ -84,9 +82,13 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
     Ok(sender)
 }
 
-/// Tells the store what topics keep of their ended jobs. For topics that are not named, the store uses the default. So
-/// if a topic that keeps its records longer were not named, the store would remove its older records.
-fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
+/// Tells the store what topics keep of their ended jobs. This also says which jobs make events, so it
+/// does not wait until the topics are confirmed. It waits only until all topics are known: the embedded store uses the
+/// default for topics that are not named, and would remove their older records.
+fn keep_records(store: &mut dyn Store, KnownTopics { topics, origin }: &KnownTopics, records_max: u64) {
+    if *origin == TopicsOrigin::Unknown {
+        return;
+    }
     let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
         Ok(()) => {}

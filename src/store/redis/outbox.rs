@@ -68,6 +68,8 @@ enum OutboxSendResult {
     More,
     /// The end of the outbox is reached, but some entries could not be sent.
     Blocked,
+    /// It is not known yet what the targets took under an earlier set.
+    Unsettled,
     /// Only another sender may send for this long.
     Busy(Duration),
 }
@@ -87,8 +89,12 @@ impl RedisStore {
         source: Place,
         make: FollowerMaker<'_>,
         added: &mut Vec<TopicName>,
-        OutboxPass { after, blocked, has_waiting }: &mut OutboxPass,
+        pass: &mut OutboxPass,
     ) -> Result<OutboxSendResult> {
+        if pass.set != homes.set.text() {
+            *pass = OutboxPass { set: homes.set.text().to_owned(), ..OutboxPass::default() };
+        }
+        let OutboxPass { after, blocked, has_waiting, .. } = pass;
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
         let mut marks = BTreeMap::new();
         for _ in 0..PAGES {
@@ -100,7 +106,7 @@ impl RedisStore {
                 (*after, *has_waiting) = (0, false);
                 blocked.clear();
                 let is_settled = self.settle_earlier_set(homes, source, &last_set, make)?;
-                return Ok(if is_settled { OutboxSendResult::More } else { OutboxSendResult::Blocked });
+                return Ok(if is_settled { OutboxSendResult::More } else { OutboxSendResult::Unsettled });
             }
             if entries.is_empty() {
                 return Ok(if *has_waiting { OutboxSendResult::Blocked } else { OutboxSendResult::Nothing });
@@ -357,7 +363,7 @@ impl Outbox for RedisStore {
                         now + wait
                     }
                     Ok(OutboxSendResult::Blocked) => retry.restart_later(now).min(now + LOOK),
-                    Err(_) => retry.restart_later(now),
+                    Ok(OutboxSendResult::Unsettled) | Err(_) => retry.restart_later(now),
                 };
                 failed = left.err().or(failed);
             }

@@ -47,6 +47,8 @@ impl OutboxRetry {
 /// that is down are passed over, so that they do not hold up the entries behind them.
 #[derive(Debug, Default)]
 pub(super) struct OutboxPass {
+    /// The set of nodes, as text. Under another set, a pass begins again, because the targets are others.
+    pub set: String,
     /// The number of the last entry that was read.
     pub after: i64,
     /// The targets for which an entry was passed over. Later entries for these targets must wait too.

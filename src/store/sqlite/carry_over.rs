@@ -55,7 +55,8 @@ pub(super) enum CheckpointMode {
 pub(super) fn owed_bytes(db: &Connection, file: &Path) -> u64 {
     let pragma = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
     let whole = pragma("page_count").and_then(|pages| Ok(pages * pragma("page_size")?));
-    let length = std::fs::metadata(file).map_or(0, |file| file.len());
+    // (If the file is gone, the add says so.)
+    let Ok(length) = std::fs::metadata(file).map(|file| file.len()) else { return 0 };
     whole.map_or(0, |whole| whole.saturating_sub(length))
 }
 
