@@ -68,27 +68,20 @@ pub enum ConfigError {
         key: String,
         /// What is wrong with the key or its value, and what is valid.
         problem: String,
-    },
-    /// Something that a key names cannot be read at present: a registry that does not answer, or a file on a disk with
-    /// an error. The configuration may be good.
-    #[error("{place}{key}: {problem}")]
-    Unavailable {
-        /// The same as for [`ConfigError::Key`].
-        place: String,
-        /// The path of the key.
-        key: String,
-        /// What cannot be read, and why.
-        problem: String,
+        /// Whether the same value may be accepted later, because something that it names cannot be read at present: a
+        /// registry that does not answer, or a file on a disk with an error.
+        can_pass: bool,
     },
 }
 
 impl ConfigError {
     fn key(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
-        ConfigError::Key { place: String::new(), key: key.into(), problem: problem.into() }
+        ConfigError::Key { place: String::new(), key: key.into(), problem: problem.into(), can_pass: false }
     }
 
+    /// Returns the error for something that a key names and that cannot be read at present.
     fn unavailable(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
-        ConfigError::Unavailable { place: String::new(), key: key.into(), problem: problem.into() }
+        ConfigError::Key { place: String::new(), key: key.into(), problem: problem.into(), can_pass: true }
     }
 
     /// Returns the error for a file that a key names and that cannot be read.
@@ -101,8 +94,8 @@ impl ConfigError {
     pub fn can_pass(&self) -> bool {
         match self {
             ConfigError::Read { reason, .. } => can_pass(reason),
-            ConfigError::Unavailable { .. } => true,
-            ConfigError::Syntax { .. } | ConfigError::Key { .. } => false,
+            ConfigError::Key { can_pass, .. } => *can_pass,
+            ConfigError::Syntax { .. } => false,
         }
     }
 }

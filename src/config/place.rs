@@ -16,33 +16,15 @@ pub fn with_place(
     text: &str,
     environment: &HashMap<String, String>,
 ) -> ConfigError {
-    match error {
-        ConfigError::Key { key, problem, .. } => {
-            let (place, key) = place_and_key(key, path, text, environment);
-            ConfigError::Key { place, key, problem }
-        }
-        ConfigError::Unavailable { key, problem, .. } => {
-            let (place, key) = place_and_key(key, path, text, environment);
-            ConfigError::Unavailable { place, key, problem }
-        }
-        other @ (ConfigError::Read { .. } | ConfigError::Syntax { .. }) => other,
-    }
-}
-
-/// Returns the place of the key, and the key. If the key belongs to a topic, the name of the topic is added to the key.
-fn place_and_key(
-    key: String,
-    path: &Path,
-    text: &str,
-    environment: &HashMap<String, String>,
-) -> (String, String) {
+    let ConfigError::Key { key, problem, can_pass, .. } = error else { return error };
+    let at = |place: String, key: String| ConfigError::Key { place, key, problem, can_pass };
     let variable = format!("DQ_{}", key.replace('.', "__").to_ascii_uppercase());
     if environment.contains_key(&key) {
         // The key is the name of a variable.
-        return (String::new(), key);
+        return at(String::new(), key);
     }
     if environment.contains_key(&variable) {
-        return (format!("{variable}: "), key);
+        return at(format!("{variable}: "), key);
     }
     let found = DeTable::parse(text).ok().and_then(|root| find(root.get_ref(), &key));
     let line =
@@ -51,7 +33,7 @@ fn place_and_key(
         Some(topic) => format!("{key} (topic {topic:?})"),
         None => key,
     };
-    (format!("{}: {line}", path.display()), key)
+    at(format!("{}: {line}", path.display()), key)
 }
 
 /// The place of a key. If the key is missing, this is the place of the table that lacks the key.

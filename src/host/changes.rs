@@ -1,12 +1,29 @@
 //! Reports that a file may have changed: it was written in place, another file replaced it, or a link on its path leads
 //! elsewhere.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+/// The inode of a file, and when it was written: seconds and nanoseconds. It differs if another file has replaced the
+/// file, or if it was written in place.
+pub type FileVersion = (u64, i64, i64);
+
+/// Returns the version of a file.
+pub fn version_of(file: &Metadata) -> FileVersion {
+    (file.ino(), file.mtime(), file.mtime_nsec())
+}
+
+/// Returns where this process writes the new contents of a file before it renames them to the file. During a restart,
+/// two processes may write at the same time, so each process has a draft of its own.
+pub fn draft_of(path: &Path) -> PathBuf {
+    path.with_extension(format!("draft-{}", std::process::id()))
+}
 
 /// How many links on the path of a file are followed.
 const LINKS_MAX: usize = 16;

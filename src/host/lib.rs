@@ -26,7 +26,7 @@ mod usage;
 mod used_file;
 
 pub use ask::{AskError, ask_master, findings, whole_status};
-pub use changes::FileWatcher;
+pub use changes::{FileVersion, FileWatcher, draft_of, version_of};
 pub use exec::{HandOverMemory, in_place as exec_in_place, unblock_signals};
 pub use inherit::ChildInheritance;
 pub use link::{Link, Received, ToChild, ToMaster};

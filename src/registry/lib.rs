@@ -36,7 +36,7 @@ pub use self::nudge::{nudge, nudge_file};
 pub use self::open::{UnmigratedTables, open, open_existing, open_known, php_nodes, php_smtp, read_as_it_is};
 pub use self::php_alert::PhpAlert;
 pub use self::redis::RedisRegistry;
-pub use self::snapshot::{FileVersion, Snapshot, SnapshotError, folder as snapshot_folder, version_of};
+pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::{SqliteRegistry, newest_migration as newest_sqlite_migration};
 use model::audit::AuditEntry;
 use model::bulk::{BulkEnd, BulkProgress, BulkRequest, StoredBulkOperation};

@@ -2,7 +2,7 @@
 //! read this file. So they can run, and even start, while the database does not answer.
 
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::record;
 use super::{InvalidRow, Revision};
+use host::{FileVersion, version_of};
 use model::job::TopicName;
 use model::token::Token;
 use model::topic::Topic;
@@ -22,14 +23,6 @@ const FORMAT: u32 = 1;
 /// the processes that watch the folder.
 pub fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("registry")
-}
-
-/// The inode of a file, and when it was written: seconds and nanoseconds.
-pub type FileVersion = (u64, i64, i64);
-
-/// Returns the version of a file.
-pub fn version_of(file: &std::fs::Metadata) -> FileVersion {
-    (file.ino(), file.mtime(), file.mtime_nsec())
 }
 
 /// The topics and tokens of a registry at one moment.
@@ -113,9 +106,7 @@ impl Snapshot {
         };
         host::make_folder_in_run_dir(&folder(run_dir))?;
         let path = Snapshot::file(run_dir);
-        // During a restart, two processes may write at the same time, so each process first writes a draft file of its
-        // own.
-        let draft = path.with_extension(format!("draft-{}", std::process::id()));
+        let draft = host::draft_of(&path);
         let mut out =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
         out.write_all(&serde_json::to_vec(&file)?)?;

@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use host::{FileWatcher, make_folder_in_run_dir};
+use host::{FileVersion, FileWatcher, make_folder_in_run_dir, version_of};
 use model::excerpt::Excerpt;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
-use registry::{FileVersion, InvalidRow, Snapshot, SnapshotError, snapshot_folder, version_of};
+use registry::{InvalidRow, Snapshot, SnapshotError, snapshot_folder};
 use store::Lanes;
 
 /// How often the snapshot file is checked if it cannot be watched.

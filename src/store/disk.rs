@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
-/// If a disk has so many more free bytes than needed, it is checked again only after some time.
+/// A number of bytes, and a time. If the free space of a disk exceeds what is needed by this number, the disk is not
+/// checked again during this time.
 const AMPLE: (u64, Duration) = (256 << 20, Duration::from_millis(50));
 
 /// Returns how many bytes are free on the disk of a file. None: the system does not say.
@@ -17,7 +18,13 @@ pub(crate) fn free_bytes(file: &Path) -> Option<u64> {
 
 /// Returns what the disk of a file lacks. None: at least `min_free` bytes are free.
 pub fn lack_of_room(file: &Path, min_free: u64) -> Option<String> {
-    let free = free_bytes(file).filter(|free| *free < min_free)?;
+    lack(free_bytes(file)?, min_free)
+}
+
+fn lack(free: u64, min_free: u64) -> Option<String> {
+    if free >= min_free {
+        return None;
+    }
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let (free, min_free) = (mib(free), mib(min_free));
     Some(format!("its disk has {free:.1} MiB free, and adds need {min_free:.1} MiB (store.min_free)"))
@@ -48,10 +55,11 @@ impl DiskReserve {
         if self.ample_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
+        let free = free_bytes(&self.file)?;
         let needed = self.min_free.saturating_add(more());
-        let is_ample = free_bytes(&self.file).is_some_and(|free| free >= needed.saturating_add(AMPLE.0));
+        let is_ample = free >= needed.saturating_add(AMPLE.0);
         self.ample_until = is_ample.then(|| Instant::now() + AMPLE.1);
-        lack_of_room(&self.file, needed)
+        lack(free, needed)
     }
 }
 

@@ -73,7 +73,7 @@ fn known(run_dir: &Path) -> PathBuf {
 fn keep(file: &Path, registry: &RegistrySettings, nodes: &[PhpNode]) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let draft = file.with_extension(format!("draft-{}", std::process::id()));
+    let draft = host::draft_of(file);
     let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     out.write_all(&serde_json::to_vec(&(registry.to_string(), nodes))?)?;
     out.sync_all()?;

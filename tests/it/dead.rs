@@ -256,10 +256,7 @@ fn old_topics_remove_no_dead_letters_until_they_are_confirmed() {
     let file = daemon.dir.path().join("var/registry.db");
     let aside = daemon.dir.path().join("aside.db");
     std::fs::rename(&file, &aside).unwrap();
-    eventually(10 * SECOND, "a registry that is away", || {
-        let alerts = http.get("/v1/alerts").is(200);
-        alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "registry_away").then_some(())
-    });
+    http.wait_for_alert("registry_away");
     // The snapshot is now as if it came from the time before this host was stopped. Since then, `keep_dead` was
     // lengthened.
     let snapshot = daemon.dir.path().join("var/run/registry/topics.json");

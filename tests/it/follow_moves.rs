@@ -26,6 +26,13 @@ impl Nodes {
         StoreSettings::Redis(RedisSettings::of_nodes("dq", 5 * SECOND, 2, nodes))
     }
 
+    /// Opens the store of these nodes. Also returns its settings, and a folder for its bells.
+    fn open(&self) -> (StoreSettings, tempfile::TempDir, Box<dyn Store>) {
+        let (settings, run_dir) = (self.settings(), tempfile::tempdir().unwrap());
+        let store = store::open(&settings, run_dir.path()).unwrap();
+        (settings, run_dir, store)
+    }
+
     /// The entries of all outboxes: for each key, members and scores in turn.
     fn outboxes(&self) -> Vec<BTreeMap<String, String>> {
         let dump = |server: &RedisServer| {
@@ -119,9 +126,7 @@ fn add_with_followers(store: &mut dyn Store, from: usize) {
 #[test]
 fn entries_that_were_taken_are_not_taken_again_after_a_move() {
     let nodes = Nodes((0..3).map(|_| RedisServer::start()).collect());
-    let settings = nodes.settings();
-    let run_dir = tempfile::tempdir().unwrap();
-    let mut store = store::open(&settings, run_dir.path()).unwrap();
+    let (settings, _run_dir, mut store) = nodes.open();
     add_with_followers(&mut *store, 0);
     let entries = nodes.outboxes();
     assert_eq!(send_all(&settings), 2 * JOBS);
@@ -148,9 +153,7 @@ fn entries_that_were_taken_are_not_taken_again_after_a_move() {
 #[test]
 fn a_node_that_hangs_holds_up_its_own_followers_alone() {
     let nodes = Nodes((0..2).map(|_| RedisServer::start()).collect());
-    let settings = nodes.settings();
-    let run_dir = tempfile::tempdir().unwrap();
-    let mut store = store::open(&settings, run_dir.path()).unwrap();
+    let (settings, run_dir, mut store) = nodes.open();
     add_with_followers(&mut *store, 0);
     let mut lane = store::open_lane(&settings, run_dir.path(), 0).unwrap();
     let before = lane.outbox().unwrap().entries;
@@ -173,9 +176,7 @@ fn a_node_that_hangs_holds_up_its_own_followers_alone() {
 #[test]
 fn many_followers_of_a_hanging_node_do_not_hold_up_the_others() {
     let nodes = Nodes((0..2).map(|_| RedisServer::start()).collect());
-    let settings = nodes.settings();
-    let run_dir = tempfile::tempdir().unwrap();
-    let mut store = store::open(&settings, run_dir.path()).unwrap();
+    let (settings, run_dir, mut store) = nodes.open();
     // In each outbox, more entries wait for the node that hangs than a sender reads in one call.
     for batch in 0..12 * 250 / JOBS {
         add_with_followers(&mut *store, batch * JOBS);

@@ -925,10 +925,7 @@ fn a_registry_without_its_file_is_away_and_its_topics_remain() {
     let file = daemon.dir.path().join("var/registry.db");
     let aside = daemon.dir.path().join("aside.db");
     std::fs::rename(&file, &aside).unwrap();
-    eventually(10 * SECOND, "a finding", || {
-        let alerts = http.get("/v1/alerts").is(200);
-        alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "registry_away").then_some(())
-    });
+    http.wait_for_alert("registry_away");
     http.ask("PATCH", "/v1/topics/kept", &json!({"delay": "1s"})).is_problem(503, "registry_away", None);
     daemon.kill_child("dq-redis-checke");
     daemon.kill_child("dq-http-server");

@@ -113,7 +113,7 @@ impl Findings {
         if bytes == self.written && path.exists() {
             return Ok(());
         }
-        let draft = own_draft(&path);
+        let draft = host::draft_of(&path);
         if self.written.is_empty() {
             remove_other_drafts(run_dir, &path, &draft);
         }
@@ -125,12 +125,6 @@ impl Findings {
         reserve(&draft);
         Ok(())
     }
-}
-
-/// Returns the path of this process's draft of the file. During a restart, two processes may write at the same time, so
-/// each has a draft of its own.
-fn own_draft(path: &Path) -> PathBuf {
-    path.with_extension(format!("draft-{}", std::process::id()))
 }
 
 /// Removes the drafts of earlier processes. If another process still lives and is about to rename its draft, the
@@ -191,7 +185,7 @@ mod tests {
             let path = findings_file(dir.path());
             let read: Vec<Finding> = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
             assert_eq!(read, findings.open());
-            let draft = std::fs::metadata(own_draft(&path)).unwrap();
+            let draft = std::fs::metadata(host::draft_of(&path)).unwrap();
             assert!(std::os::unix::fs::MetadataExt::blocks(&draft) * 512 >= 64 << 10);
         }
     }
@@ -211,7 +205,7 @@ mod tests {
         let mut names: Vec<_> =
             std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         names.sort();
-        let own = own_draft(&path);
+        let own = host::draft_of(&path);
         assert_eq!(names, [dir.path().join("alerts.draft"), own, path], "no draft is left behind");
     }
 

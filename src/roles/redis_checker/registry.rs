@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::routes::{PhpMail, SharedPhpMail};
-use host::{FileWatcher, wait_readable};
+use host::{FileVersion, FileWatcher, version_of, wait_readable};
 use model::job::TopicName;
 use model::settings::{self, Settings};
-use registry::{self, FileVersion, Listing, Registry, Revision, Snapshot, version_of};
+use registry::{self, Listing, Registry, Revision, Snapshot};
 use role::{self, TroubleLog, lock};
 
 /// How often the registry is asked.

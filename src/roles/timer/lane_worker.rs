@@ -153,8 +153,8 @@ impl LaneWorker {
                     self.arm(next_ms)?;
                     None
                 }
-                // The spool's file was removed or replaced. This process has the old file open, so it ends. The next
-                // process opens the new file.
+                // The file of the embedded store was removed or replaced. This process has the old file open, so it
+                // ends. The next process opens the new file.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
                 Err(e) => {
                     if matches!(e, StoreError::Full(_)) {

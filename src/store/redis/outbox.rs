@@ -94,7 +94,7 @@ impl RedisStore {
         if pass.set != homes.set.text() {
             *pass = OutboxPass { set: homes.set.text().to_owned(), ..OutboxPass::default() };
         }
-        let OutboxPass { after, blocked, has_waiting, .. } = pass;
+        let OutboxPass { set, after, blocked, has_waiting } = pass;
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
         let mut marks = BTreeMap::new();
         for _ in 0..PAGES {
@@ -103,8 +103,8 @@ impl RedisStore {
                 OutboxPage::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
-                (*after, *has_waiting) = (0, false);
-                blocked.clear();
+                // The next call begins the pass again.
+                set.clear();
                 let is_settled = self.settle_earlier_set(homes, source, &last_set, make)?;
                 return Ok(if is_settled { OutboxSendResult::More } else { OutboxSendResult::Unsettled });
             }

@@ -34,6 +34,14 @@ impl Http {
         Http { reader: BufReader::new(Box::new(stream)), host: format!("127.0.0.1:{}", daemon.http) }
     }
 
+    /// Waits until an alert with this name is open.
+    pub fn wait_for_alert(&mut self, name: &str) {
+        eventually(10 * SECOND, name, || {
+            let alerts = self.get("/v1/alerts").is(200);
+            alerts["alerts"].as_array().unwrap().iter().any(|alert| alert["name"] == name).then_some(())
+        });
+    }
+
     pub fn unix(daemon: &Daemon) -> Http {
         let stream = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).unwrap();
         stream.set_read_timeout(Some(30 * SECOND)).unwrap();

@@ -6,7 +6,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -69,7 +69,7 @@ impl LeasesFile {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
-        let seen = Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()));
+        let seen = Some(host::version_of(&metadata));
         if state.seen != seen {
             let text = fs::read_to_string(&self.path)?;
             lock(&self.last).note_text(&text, now_ms());
@@ -100,6 +100,8 @@ impl LeasesFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]

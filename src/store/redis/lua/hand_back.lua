@@ -25,7 +25,7 @@ for topic, ids in pairs(topics) do
     if lease and lease.owner == ARGV[1] then
       jobs = jobs + 1
       lease.owner = ''
-      end_probe(topic, id)
+      end_probe(m, id)
       if lease.replaced then
         restore(m, id, lease)
       elseif lease.crashes < FORGIVEN then

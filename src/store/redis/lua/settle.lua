@@ -83,7 +83,7 @@ local function settle(m, id, packed, outcome, attempt)
     unlease(m, id, lease)
     place(m, id, moment(argument), lease.rank)
   else -- h: the notes do not have this attempt, so it does not count
-    end_probe(m.topic, id)
+    end_probe(m, id)
     restore(m, id, lease)
   end
   return 'd'

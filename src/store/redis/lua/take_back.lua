@@ -24,7 +24,7 @@ for topic, ids in pairs(topics) do
       local lease = lease_of(packed)
       if lease.owner == owner then
         jobs = jobs + 1
-        end_probe(topic, id)
+        end_probe(m, id)
         -- The lease has not changed the notes of the job. The notes still have the number of attempts from before the
         -- lease. So the attempt does not count.
         restore(m, id, lease)

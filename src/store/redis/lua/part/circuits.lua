@@ -28,9 +28,12 @@ end
 
 -- Lets the next job of a topic through if this job is its probe. Call it when the lease of a job ends, the probe has no
 -- result, and `l:` still has the lease.
-local function end_probe(topic, id)
-  local till, probe, opens, since, why = circuit_of(topic)
-  if probe and probe > now and tonumber(call('ZSCORE', base .. 'l:' .. topic, id) or 0) == probe then
-    write_circuit(topic, till, 0, opens, since, why)
+-- `m` has the moves of the topic, and what was read of its circuit, which is read once.
+local function end_probe(m, id)
+  m.circuit = m.circuit or { circuit_of(m.topic) }
+  local till, probe, opens, since, why = unpack(m.circuit)
+  if probe and probe > now and tonumber(call('ZSCORE', base .. 'l:' .. m.topic, id) or 0) == probe then
+    write_circuit(m.topic, till, 0, opens, since, why)
+    m.circuit[2] = 0
   end
 end
