@@ -225,7 +225,8 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     assert_eq!((plain.len(), plain[0].body.as_ref(), plain[0].headers.is_empty()), (3, None, true));
     assert_eq!(plain[0].attempts_log.len(), 1);
     // If the settings change, the new settings decide which existing records are kept.
-    s.keep_records(&[(topic("default"), keeping(Duration::ZERO, 9, false))], RECORDS_MAX).unwrap();
+    let changed = [("default", keeping(Duration::ZERO, 9, false)), ("off", RecordKeeping::DEFAULT)];
+    s.keep_records(&changed.map(|(name, keeping)| (topic(name), keeping)), RECORDS_MAX).unwrap();
     while s.trim_records().unwrap().0 > 0 {}
     assert_eq!((listed(&mut *s, "default", 9), listed(&mut *s, "t", 100).len()), (vec![], there.len()));
     ends(&mut *s, "off", 0..3);
